@@ -1,0 +1,45 @@
+# klamm: every target works as the first and only command in a fresh clone (Python 3.11+, Java 17, make).
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+UV     := 0.13.7
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test check fmt lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## .venv with everything from the lock file
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "klamm needs Python 3.11 or later; set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -r requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+up: $(STAMP)  ## a cluster of three brokers; Ctrl-C ends it
+	@exec $(BIN)/klamm up $(ARGS)
+
+test: $(STAMP)  ## the whole suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## ruff and mypy strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+fmt: $(STAMP)  ## format and fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(STAMP)  ## write requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --python-version 3.11 \
+		--no-header --no-annotate -o requirements.lock
+
+clean:  ## remove what was built; data stays
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

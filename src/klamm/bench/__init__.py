@@ -1,0 +1,1 @@
+"""Benchmarks that run beside Apache Kafka or kazoo on the same machine."""

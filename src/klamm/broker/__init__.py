@@ -1,0 +1,1 @@
+"""The broker: handlers (one module an API), replica manager, partition, fetcher, purgatory."""

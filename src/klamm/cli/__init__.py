@@ -1,0 +1,1 @@
+"""The klamm command: a client of the cluster."""

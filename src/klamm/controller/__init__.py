@@ -1,0 +1,1 @@
+"""The controller: events, queue, context (columns), states, elections, membership, topics, channels."""

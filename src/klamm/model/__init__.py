@@ -1,0 +1,1 @@
+"""Values that every part speaks: ids, epochs, partition state, errors, configuration, events; and the ports."""

@@ -1,0 +1,45 @@
+"""A broker as others see it: id, endpoints per listener, rack, and the epoch of its registration."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from klamm.model.ids import BrokerEpoch, BrokerId
+
+
+class SecurityProtocol(IntEnum):
+    """Ids as on the wire (UpdateMetadata)."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+
+class Endpoint(NamedTuple):
+    listener: str
+    """Upper-case name; unique within a broker."""
+    host: str
+    port: int
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+class Broker(NamedTuple):
+    id: BrokerId
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((e for e in self.endpoints if e.listener == listener), None)
+
+
+class LiveBroker(NamedTuple):
+    """A registration read from ZooKeeper with the epoch that identifies this life of the broker."""
+
+    broker: Broker
+    epoch: BrokerEpoch

@@ -1,0 +1,1 @@
+"""asyncio listener and client connections that carry klamm.wire."""

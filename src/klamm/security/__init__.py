@@ -1,0 +1,1 @@
+"""Principal, authorizer, quotas. Allow-all and unlimited until an authorizer is configured."""

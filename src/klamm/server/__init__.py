@@ -1,0 +1,1 @@
+"""Composition: one process made of a broker, a controller, ZooKeeper, listeners and signals."""

@@ -1,0 +1,1 @@
+"""The pytest fixture klamm_cluster and what it is made of."""

@@ -1,0 +1,1 @@
+"""ZooKeeper: jute protocol, bulk client, znode codecs, our own server and the embedded real one."""
