@@ -1,0 +1,51 @@
+"""The real network behind the port: TCP by the running event loop (asyncio's own or uvloop).
+
+Nagle's algorithm must be off on both sides: an acknowledged produce is a chain of small messages, and each would wait
+for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, accepted ones too; a
+test watches that they do. A test may pass `route`, through which it redirects one broker's view of an address to a
+proxy, or cuts it by raising what a dead or silent host would cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from klamm.model.ports import Listening, ProtocolFactory
+
+Route = Callable[[str, int], tuple[str, int]]
+"""Where a connection to (host, port) really goes; may raise ConnectionRefusedError or TimeoutError."""
+
+ACCEPT_BACKLOG = 512
+"""A full backlog looks like a silent host to the prober of fast failover (design D11), so it is generous."""
+
+
+class AsyncioListening:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self._port = int(server.sockets[0].getsockname()[1])
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def wait_closed(self) -> None:
+        await self._server.wait_closed()
+
+
+class AsyncioNetwork:
+    def __init__(self, route: Route | None = None) -> None:
+        self._route = route
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        if self._route is not None:
+            host, port = self._route(host, port)
+        transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+        return transport
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
+        server = await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=ACCEPT_BACKLOG)
+        return AsyncioListening(server)

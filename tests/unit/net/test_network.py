@@ -1,0 +1,81 @@
+"""The real network and clock: Nagle off on both ends, and a route that redirects or cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+import uvloop
+
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+
+
+class Recorder(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.made = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.made.set()
+
+
+async def connect_both_ends() -> tuple[int, int]:
+    network = AsyncioNetwork()
+    server_side = Recorder()
+    listening = await network.listen(lambda: server_side, "127.0.0.1", 0)
+    client = await network.connect(asyncio.Protocol, "127.0.0.1", listening.port)
+    await server_side.made.wait()
+    assert server_side.transport is not None
+    flags = tuple(
+        transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for transport in (client, server_side.transport)
+    )
+    client.close()
+    server_side.transport.close()
+    listening.close()
+    await listening.wait_closed()
+    return flags[0], flags[1]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_nagle_is_off_on_both_ends(new_loop: object) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:  # type: ignore[arg-type]
+        assert all(runner.run(connect_both_ends()))
+
+
+async def test_route_redirects() -> None:
+    server_side = Recorder()
+    listening = await AsyncioNetwork().listen(lambda: server_side, "127.0.0.1", 0)
+    network = AsyncioNetwork(lambda host, port: ("127.0.0.1", listening.port) if host == "broker-2" else (host, port))
+    client = await network.connect(asyncio.Protocol, "broker-2", 1)
+    await server_side.made.wait()
+    client.close()
+    listening.close()
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError, TimeoutError])
+async def test_route_cuts(error: type[OSError]) -> None:
+    def cut(host: str, port: int) -> tuple[str, int]:
+        raise error(host)
+
+    with pytest.raises(error):
+        await AsyncioNetwork(cut).connect(asyncio.Protocol, "127.0.0.1", 1)
+
+
+async def test_nobody_listening_is_a_refusal() -> None:
+    listening = await AsyncioNetwork().listen(asyncio.Protocol, "127.0.0.1", 0)
+    port = listening.port
+    listening.close()
+    await listening.wait_closed()
+    with pytest.raises(ConnectionRefusedError):
+        await AsyncioNetwork().connect(asyncio.Protocol, "127.0.0.1", port)
+
+
+async def test_clock_measures_with_the_loop() -> None:
+    clock = SystemClock()
+    assert abs(clock.monotonic() - asyncio.get_running_loop().time()) < 1
+    assert clock.wall_ms() > 1_600_000_000_000
