@@ -1,0 +1,315 @@
+"""Kafka's configuration keys with Kafka's defaults, and klamm's own, which begin with `klamm.` (design D8).
+
+One frozen value per broker, handed to constructors; there is no global configuration.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any, Final
+
+from klamm.model.brokers import Endpoint, SecurityProtocol
+from klamm.model.errors import ConfigError, ErrorCode, KafkaError
+from klamm.model.ids import BrokerId
+from klamm.model.settings import (
+    INT_MAX,
+    LONG_MAX,
+    boolean,
+    choice,
+    integer,
+    number,
+    read_settings,
+    settings_of,
+    text,
+    words,
+)
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+
+CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+PROTOCOL_VERSIONS: Final = ("2.4", "2.5", "2.6")
+"""inter.broker.protocol.version that we serve. 2.7 and above need AlterPartition and topic ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    # Who and where
+    broker_id: int = integer("broker.id", -1, least=-1, most=INT_MAX)
+    rack: str | None = text("broker.rack", None)
+    zookeeper_connect: str = text("zookeeper.connect", "")
+    zookeeper_session_timeout_ms: int = integer("zookeeper.session.timeout.ms", 18_000, least=1)
+    zookeeper_connection_timeout_ms: int = integer("zookeeper.connection.timeout.ms", -1, least=-1)
+    listeners: tuple[str, ...] = words("listeners", ("PLAINTEXT://:9092",))
+    advertised_listeners: tuple[str, ...] = words("advertised.listeners", ())
+    listener_security_protocol_map: tuple[str, ...] = words("listener.security.protocol.map", ())
+    inter_broker_listener_name: str = text("inter.broker.listener.name", "")
+    control_plane_listener_name: str = text("control.plane.listener.name", "")
+    inter_broker_protocol_version: str = text("inter.broker.protocol.version", "2.6")
+
+    # Network
+    socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, least=1, most=INT_MAX)
+    connections_max_idle_ms: int = integer("connections.max.idle.ms", 600_000)
+    request_timeout_ms: int = integer("request.timeout.ms", 30_000, least=1)
+    controller_socket_timeout_ms: int = integer("controller.socket.timeout.ms", 30_000, least=1)
+
+    # Log
+    log_dirs: tuple[str, ...] = words("log.dirs", (str(PurePath(tempfile.gettempdir(), "kafka-logs")),))
+    num_recovery_threads_per_data_dir: int = integer("num.recovery.threads.per.data.dir", 1, least=1)
+    log_flush_offset_checkpoint_interval_ms: int = integer("log.flush.offset.checkpoint.interval.ms", 60_000)
+    log_flush_start_offset_checkpoint_interval_ms: int = integer(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000
+    )
+    log_retention_check_interval_ms: int = integer("log.retention.check.interval.ms", 5 * MINUTE_MS, least=1)
+    log_cleanup_policy: tuple[str, ...] = words("log.cleanup.policy", ("delete",), allowed=("compact", "delete"))
+    log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, least=14, most=INT_MAX)
+    log_index_size_max_bytes: int = integer("log.index.size.max.bytes", 10 << 20, least=4, most=INT_MAX)
+    log_index_interval_bytes: int = integer("log.index.interval.bytes", 4096, most=INT_MAX)
+    log_roll_ms: int = integer("log.roll.ms", 168 * HOUR_MS, least=1, aliases=[("log.roll.hours", HOUR_MS)])
+    log_roll_jitter_ms: int = integer("log.roll.jitter.ms", 0, aliases=[("log.roll.jitter.hours", HOUR_MS)])
+    log_retention_ms: int = integer(
+        "log.retention.ms",
+        168 * HOUR_MS,
+        least=-1,
+        aliases=[("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)],
+    )
+    log_retention_bytes: int = integer("log.retention.bytes", -1, least=-1)
+    log_segment_delete_delay_ms: int = integer("log.segment.delete.delay.ms", 60_000)
+    log_flush_interval_messages: int = integer("log.flush.interval.messages", LONG_MAX, least=1)
+    log_flush_interval_ms: int = integer("log.flush.interval.ms", LONG_MAX)
+    log_preallocate: bool = boolean("log.preallocate", False)
+    log_message_timestamp_type: str = choice("log.message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
+    log_message_timestamp_difference_max_ms: int = integer("log.message.timestamp.difference.max.ms", LONG_MAX)
+    log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True)
+    log_cleaner_delete_retention_ms: int = integer("log.cleaner.delete.retention.ms", 24 * HOUR_MS)
+    log_cleaner_min_compaction_lag_ms: int = integer("log.cleaner.min.compaction.lag.ms", 0)
+    log_cleaner_max_compaction_lag_ms: int = integer("log.cleaner.max.compaction.lag.ms", LONG_MAX, least=1)
+    log_cleaner_min_cleanable_ratio: float = number("log.cleaner.min.cleanable.ratio", 0.5)
+    compression_type: str = choice("compression.type", "producer", CODECS)
+    message_max_bytes: int = integer("message.max.bytes", 1_048_588, most=INT_MAX)
+
+    # Replication
+    default_replication_factor: int = integer("default.replication.factor", 1, least=1, most=32767)
+    num_partitions: int = integer("num.partitions", 1, least=1, most=INT_MAX)
+    auto_create_topics_enable: bool = boolean("auto.create.topics.enable", True)
+    delete_topic_enable: bool = boolean("delete.topic.enable", True)
+    min_insync_replicas: int = integer("min.insync.replicas", 1, least=1, most=INT_MAX)
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False)
+    replica_lag_time_max_ms: int = integer("replica.lag.time.max.ms", 30_000, least=1)
+    replica_high_watermark_checkpoint_interval_ms: int = integer(
+        "replica.high.watermark.checkpoint.interval.ms", 5_000, least=1
+    )
+    replica_fetch_wait_max_ms: int = integer("replica.fetch.wait.max.ms", 500)
+    replica_fetch_min_bytes: int = integer("replica.fetch.min.bytes", 1, most=INT_MAX)
+    replica_fetch_max_bytes: int = integer("replica.fetch.max.bytes", 1 << 20, most=INT_MAX)
+    replica_fetch_response_max_bytes: int = integer("replica.fetch.response.max.bytes", 10 << 20, most=INT_MAX)
+    replica_fetch_backoff_ms: int = integer("replica.fetch.backoff.ms", 1_000)
+    replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, least=1)
+    num_replica_fetchers: int = integer("num.replica.fetchers", 1, least=1)
+    fetch_max_bytes: int = integer("fetch.max.bytes", 55 << 20, least=1024, most=INT_MAX)
+    producer_id_expiration_ms: int = integer("transactional.id.expiration.ms", 7 * 24 * HOUR_MS, least=1)
+
+    # Controller
+    auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True)
+    leader_imbalance_per_broker_percentage: int = integer("leader.imbalance.per.broker.percentage", 10)
+    leader_imbalance_check_interval_seconds: int = integer("leader.imbalance.check.interval.seconds", 300, least=1)
+    controlled_shutdown_enable: bool = boolean("controlled.shutdown.enable", True)
+    controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3)
+    controlled_shutdown_retry_backoff_ms: int = integer("controlled.shutdown.retry.backoff.ms", 5_000)
+
+    # Our own
+    controller_only: bool = boolean("klamm.controller.only", False)
+    """A dedicated controller node: placement gives it no replicas."""
+    state_change_log_dir: str = text("klamm.state.change.log.dir", "")
+    """Where state-change.log and state-change.json are written; empty: beside the first log directory."""
+
+    def validate(self) -> None:
+        """Relations between keys, which no single key can tell."""
+        if not self.zookeeper_connect:
+            raise ConfigError("zookeeper.connect is missing: it must be HOST:PORT[,HOST:PORT...][/chroot]")
+        version = ".".join(self.inter_broker_protocol_version.split("-")[0].split(".")[:2])
+        if version not in PROTOCOL_VERSIONS:
+            raise ConfigError(
+                f"inter.broker.protocol.version={self.inter_broker_protocol_version} is not served: "
+                f"it must be one of {', '.join(PROTOCOL_VERSIONS)} (2.7 and above need AlterPartition and topic ids)"
+            )
+        if not self.log_dirs:
+            raise ConfigError("log.dirs is empty: it must name at least one directory")
+        names = [endpoint.listener for endpoint in self.endpoints]
+        if self.inter_broker_listener not in names:
+            raise ConfigError(
+                f"inter.broker.listener.name={self.inter_broker_listener} is not among listeners {', '.join(names)}"
+            )
+        if self.control_plane_listener_name and self.control_plane_listener_name not in names:
+            raise ConfigError(
+                f"control.plane.listener.name={self.control_plane_listener_name} is not among "
+                f"listeners {', '.join(names)}"
+            )
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise ConfigError(
+                f"replica.fetch.wait.max.ms={self.replica_fetch_wait_max_ms} must not exceed "
+                f"replica.lag.time.max.ms={self.replica_lag_time_max_ms}: replicas would leave the ISR while they wait"
+            )
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where this broker listens."""
+        return parse_endpoints("listeners", self.listeners, self._protocols())
+
+    @property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """What the registration and Metadata say; the listeners themselves where nothing else is configured."""
+        return parse_endpoints("advertised.listeners", self.advertised_listeners or self.listeners, self._protocols())
+
+    @property
+    def inter_broker_listener(self) -> str:
+        return self.inter_broker_listener_name.upper() or SecurityProtocol.PLAINTEXT.name
+
+    @property
+    def control_plane_listener(self) -> str:
+        """Where the controller sends its requests: its own listener if there is one, else the inter-broker one."""
+        return self.control_plane_listener_name.upper() or self.inter_broker_listener
+
+    @property
+    def shares_listener_with_clients(self) -> bool:
+        """Control requests arrive where clients connect too: without an authorizer any client could send them."""
+        return len(self.endpoints) == 1
+
+    def _protocols(self) -> dict[str, SecurityProtocol]:
+        protocols = {protocol.name: protocol for protocol in SecurityProtocol}
+        for entry in self.listener_security_protocol_map:
+            listener, _, protocol = entry.partition(":")
+            if protocol.upper() not in SecurityProtocol.__members__:
+                raise ConfigError(
+                    f"listener.security.protocol.map={entry!r} is not valid: it must be LISTENER:PROTOCOL with a "
+                    f"protocol of {', '.join(SecurityProtocol.__members__)}"
+                )
+            protocols[listener.strip().upper()] = SecurityProtocol[protocol.upper()]
+        return protocols
+
+
+def parse_endpoints(
+    key: str, values: tuple[str, ...], protocols: Mapping[str, SecurityProtocol]
+) -> tuple[Endpoint, ...]:
+    endpoints: list[Endpoint] = []
+    for value in values:
+        name, separator, address = value.partition("://")
+        host, colon, port = address.rpartition(":")
+        listener = name.strip().upper()
+        if not separator or not colon or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"{key}={value!r} is not valid: it must be NAME://HOST:PORT")
+        if listener not in protocols:
+            raise ConfigError(f"{key}={value!r}: listener {listener} is missing in listener.security.protocol.map")
+        if any(endpoint.listener == listener for endpoint in endpoints):
+            raise ConfigError(f"{key}: listener {listener} is named twice")
+        endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols[listener]))
+    return tuple(endpoints)
+
+
+def read_broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """Kafka's own server.properties; returns the configuration and one warning per key that we do not support."""
+    properties = dict(properties)
+    if "log.dirs" not in properties and "log.dir" in properties:
+        properties["log.dirs"] = properties["log.dir"]
+    properties.pop("log.dir", None)
+    config, unknown = read_settings(BrokerConfig, properties)
+    config.validate()
+    return config, [f"{key} is not supported and has no effect" for key in unknown]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What /config/topics/<t> may override, on top of the broker's values."""
+
+    cleanup_policy: tuple[str, ...] = words("cleanup.policy", ("delete",), allowed=("compact", "delete"))
+    compression_type: str = choice("compression.type", "producer", CODECS)
+    delete_retention_ms: int = integer("delete.retention.ms", 24 * HOUR_MS)
+    file_delete_delay_ms: int = integer("file.delete.delay.ms", 60_000)
+    flush_messages: int = integer("flush.messages", LONG_MAX)
+    flush_ms: int = integer("flush.ms", LONG_MAX)
+    index_interval_bytes: int = integer("index.interval.bytes", 4096, most=INT_MAX)
+    max_compaction_lag_ms: int = integer("max.compaction.lag.ms", LONG_MAX, least=1)
+    min_compaction_lag_ms: int = integer("min.compaction.lag.ms", 0)
+    max_message_bytes: int = integer("max.message.bytes", 1_048_588, most=INT_MAX)
+    message_downconversion_enable: bool = boolean("message.downconversion.enable", True)
+    message_format_version: str = text("message.format.version", "2.6")
+    message_timestamp_difference_max_ms: int = integer("message.timestamp.difference.max.ms", LONG_MAX)
+    message_timestamp_type: str = choice("message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
+    min_cleanable_dirty_ratio: float = number("min.cleanable.dirty.ratio", 0.5)
+    min_insync_replicas: int = integer("min.insync.replicas", 1, least=1, most=INT_MAX)
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False)
+    preallocate: bool = boolean("preallocate", False)
+    retention_bytes: int = integer("retention.bytes", -1)
+    retention_ms: int = integer("retention.ms", 168 * HOUR_MS, least=-1)
+    segment_bytes: int = integer("segment.bytes", 1 << 30, least=14, most=INT_MAX)
+    segment_index_bytes: int = integer("segment.index.bytes", 10 << 20, most=INT_MAX)
+    segment_jitter_ms: int = integer("segment.jitter.ms", 0)
+    segment_ms: int = integer("segment.ms", 168 * HOUR_MS, least=1)
+    leader_replication_throttled_replicas: tuple[str, ...] = words("leader.replication.throttled.replicas", ())
+    follower_replication_throttled_replicas: tuple[str, ...] = words("follower.replication.throttled.replicas", ())
+
+
+_FROM_BROKER: Final = {
+    "cleanup_policy": "log_cleanup_policy",
+    "compression_type": "compression_type",
+    "delete_retention_ms": "log_cleaner_delete_retention_ms",
+    "file_delete_delay_ms": "log_segment_delete_delay_ms",
+    "flush_messages": "log_flush_interval_messages",
+    "flush_ms": "log_flush_interval_ms",
+    "index_interval_bytes": "log_index_interval_bytes",
+    "max_compaction_lag_ms": "log_cleaner_max_compaction_lag_ms",
+    "min_compaction_lag_ms": "log_cleaner_min_compaction_lag_ms",
+    "max_message_bytes": "message_max_bytes",
+    "message_downconversion_enable": "log_message_downconversion_enable",
+    "message_timestamp_difference_max_ms": "log_message_timestamp_difference_max_ms",
+    "message_timestamp_type": "log_message_timestamp_type",
+    "min_cleanable_dirty_ratio": "log_cleaner_min_cleanable_ratio",
+    "min_insync_replicas": "min_insync_replicas",
+    "unclean_leader_election_enable": "unclean_leader_election_enable",
+    "preallocate": "log_preallocate",
+    "retention_bytes": "log_retention_bytes",
+    "retention_ms": "log_retention_ms",
+    "segment_bytes": "log_segment_bytes",
+    "segment_index_bytes": "log_index_size_max_bytes",
+    "segment_jitter_ms": "log_roll_jitter_ms",
+    "segment_ms": "log_roll_ms",
+}
+"""Topic field -> the broker's field that it defaults to (Kafka calls it the synonym)."""
+
+
+def topic_defaults(broker: BrokerConfig) -> TopicConfig:
+    return TopicConfig(**{topic: getattr(broker, name) for topic, name in _FROM_BROKER.items()})
+
+
+def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
+    """Overrides on top of the broker's defaults. An unknown key or a bad value raises INVALID_CONFIG."""
+    settings = settings_of(TopicConfig)
+    values: dict[str, Any] = {}
+    for key, raw in overrides.items():
+        if key not in settings:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {key}")
+        if raw is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} has no value")
+        name, setting = settings[key]
+        try:
+            values[name] = setting.read(raw)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    config = replace(defaults, **values)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above "
+            f"max.compaction.lag.ms={config.max_compaction_lag_ms}",
+        )
+    return config
+
+
+def broker_id_of(config: BrokerConfig) -> BrokerId:
+    if config.broker_id < 0:
+        raise ConfigError("broker.id is missing: it must be an integer of at least 0")
+    return BrokerId(config.broker_id)

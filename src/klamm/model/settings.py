@@ -1,0 +1,148 @@
+"""How a configuration key is declared and read: key, type, default, range, in one place per key.
+
+A key that we do not support is named in a warning; an invalid value stops the start with the key, the value and what is
+allowed (design D8).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from klamm.model.errors import ConfigError
+
+Parse = Callable[[str], Any]
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    key: str
+    parse: Parse
+    allowed: str
+    """In words, for the error message."""
+    aliases: tuple[tuple[str, int], ...] = ()
+    """Keys of coarser units with their factor, finest first: the first one present wins (`log.retention.hours`)."""
+
+    def read(self, raw: str) -> Any:
+        try:
+            return self.parse(raw.strip())
+        except ValueError:
+            raise ConfigError(f"{self.key}={raw.strip()!r} is not valid: {self.allowed}") from None
+
+
+def _field(setting: Setting, default: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"setting": setting})
+
+
+def integer(
+    key: str, default: int, *, least: int = 0, most: int = LONG_MAX, aliases: Sequence[tuple[str, int]] = ()
+) -> Any:
+    def parse(raw: str) -> int:
+        value = int(raw)
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    bounds = f"an integer of at least {least}" if most == LONG_MAX else f"an integer from {least} to {most}"
+    return _field(Setting(key, parse, f"it must be {bounds}", tuple(aliases)), default)
+
+
+def number(key: str, default: float, *, least: float = 0.0, most: float = 1.0) -> Any:
+    def parse(raw: str) -> float:
+        value = float(raw)
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return _field(Setting(key, parse, f"it must be a number from {least} to {most}"), default)
+
+
+def boolean(key: str, default: bool) -> Any:
+    words = {"true": True, "false": False}
+
+    def parse(raw: str) -> bool:
+        if raw.lower() not in words:
+            raise ValueError
+        return words[raw.lower()]
+
+    return _field(Setting(key, parse, "it must be true or false"), default)
+
+
+def text(key: str, default: str | None) -> Any:
+    return _field(Setting(key, lambda raw: raw, "any text"), default)
+
+
+def choice(key: str, default: str, values: Sequence[str]) -> Any:
+    def parse(raw: str) -> str:
+        if raw not in values:
+            raise ValueError
+        return raw
+
+    return _field(Setting(key, parse, f"it must be one of {', '.join(values)}"), default)
+
+
+def words(key: str, default: tuple[str, ...], *, allowed: Sequence[str] = ()) -> Any:
+    def parse(raw: str) -> tuple[str, ...]:
+        values = tuple(part.strip() for part in raw.split(",") if part.strip())
+        if allowed and any(value not in allowed for value in values):
+            raise ValueError
+        return values
+
+    what = f"a comma-separated list of {', '.join(allowed)}" if allowed else "a comma-separated list"
+    return _field(Setting(key, parse, f"it must be {what}"), default)
+
+
+def settings_of(cls: type) -> dict[str, tuple[str, Setting]]:
+    """key -> (field name, setting) of a dataclass declared with the functions above."""
+    return {
+        field.metadata["setting"].key: (field.name, field.metadata["setting"])
+        for field in dataclasses.fields(cls)
+        if "setting" in field.metadata
+    }
+
+
+C = TypeVar("C")
+
+
+def read_settings(cls: type[C], properties: Mapping[str, str]) -> tuple[C, list[str]]:
+    """Build `cls` from Kafka-style properties; returns it with the keys that nothing reads, sorted."""
+    values: dict[str, Any] = {}
+    known: set[str] = set()
+    for key, (name, setting) in settings_of(cls).items():
+        known.update((key, *(alias for alias, _ in setting.aliases)))
+        if key in properties:
+            values[name] = setting.read(properties[key])
+            continue
+        for alias, factor in setting.aliases:
+            if alias in properties:
+                coarse = Setting(alias, int, "it must be an integer").read(properties[alias])
+                values[name] = coarse if coarse < 0 else coarse * factor
+                break
+    return cls(**values), sorted(key for key in properties if key not in known)
+
+
+def parse_properties(content: str) -> dict[str, str]:
+    """The part of Java's properties format that server.properties files use.
+
+    >>> parse_properties("# c\\na = 1\\nlist=x,\\\\\\n  y\\nb:2")
+    {'a': '1', 'list': 'x,y', 'b': '2'}
+    """
+    properties: dict[str, str] = {}
+    logical = ""
+    for line in content.splitlines():
+        stripped = line.strip()
+        if not logical and (not stripped or stripped[0] in "#!"):
+            continue
+        if stripped.endswith("\\") and not stripped.endswith("\\\\"):
+            logical += stripped[:-1]
+            continue
+        logical += stripped
+        split_at = min((i for i in (logical.find("="), logical.find(":")) if i >= 0), default=-1)
+        key, value = (logical, "") if split_at < 0 else (logical[:split_at], logical[split_at + 1 :])
+        properties[key.strip()] = value.strip()
+        logical = ""
+    return properties
