@@ -1,0 +1,17 @@
+"""How much of the broker a client may take. Unlimited until quotas are configured."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from klamm.model.requests import RequestContext
+
+
+class Quotas(Protocol):
+    def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
+        """Record the use; milliseconds for which this client is to be muted after the answer."""
+
+
+class Unlimited:
+    def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
+        return 0

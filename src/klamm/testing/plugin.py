@@ -1,0 +1,1 @@
+"""The pytest plugin: a real cluster in a test, killed and restarted at will."""

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.model.config import BrokerConfig, read_broker_config, topic_config, topic_defaults
+from klamm.model.errors import ConfigError, ErrorCode, KafkaError
+
+MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
+
+
+def test_defaults_are_kafkas() -> None:
+    config, warnings = read_broker_config(MINIMAL)
+    assert warnings == []
+    assert config.zookeeper_session_timeout_ms == 18_000
+    assert config.replica_lag_time_max_ms == 30_000
+    assert config.message_max_bytes == 1_048_588
+    assert config.inter_broker_protocol_version == "2.6"
+
+
+def test_an_unsupported_key_is_named_in_a_warning() -> None:
+    _, warnings = read_broker_config({**MINIMAL, "num.io.threads": "8"})
+    assert warnings == ["num.io.threads is not supported and has no effect"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("broker.id", "one", "broker.id='one' is not valid: it must be an integer from -1"),
+        ("num.partitions", "0", "num.partitions='0' is not valid: it must be an integer from 1"),
+        ("delete.topic.enable", "yes", "delete.topic.enable='yes' is not valid: it must be true or false"),
+        ("compression.type", "brotli", "it must be one of producer, uncompressed"),
+        ("listeners", "PLAINTEXT:9092", "listeners='PLAINTEXT:9092' is not valid: it must be NAME://HOST:PORT"),
+        ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "listener PLAINTEXT is named twice"),
+        ("inter.broker.protocol.version", "3.0", "it must be one of 2.4, 2.5, 2.6"),
+        ("inter.broker.listener.name", "INTERNAL", "is not among listeners PLAINTEXT"),
+        ("replica.fetch.wait.max.ms", "40000", "must not exceed replica.lag.time.max.ms=30000"),
+    ],
+)
+def test_an_invalid_value_stops_with_key_value_and_what_is_allowed(key: str, value: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_broker_config({**MINIMAL, key: value})
+    assert says in str(refused.value)
+
+
+def test_the_finest_unit_wins() -> None:
+    config, _ = read_broker_config({**MINIMAL, "log.retention.hours": "1", "log.retention.minutes": "2"})
+    assert config.log_retention_ms == 120_000
+
+
+def test_a_topic_overrides_the_broker() -> None:
+    defaults = topic_defaults(BrokerConfig(log_segment_bytes=1000, min_insync_replicas=2))
+    config = topic_config(defaults, {"retention.ms": "5"})
+    assert (config.segment_bytes, config.min_insync_replicas, config.retention_ms) == (1000, 2, 5)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"remote.storage.enable": "true"}, {"segment.bytes": "1"}, {"retention.ms": None}]
+)
+def test_bad_topic_settings_are_refused_with_kafkas_code(overrides: dict[str, str | None]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        topic_config(topic_defaults(BrokerConfig()), overrides)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from klamm.model.events import Decision, StateChange
+from klamm.telemetry.state_changes import StateChangeWriter, as_line
+
+
+class FixedClock:
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+CHANGE = StateChange(
+    1_700_000_000_123,
+    9,
+    "controller",
+    5,
+    "t",
+    0,
+    "OfflinePartition",
+    "OnlinePartition",
+    2,
+    7,
+    (2, 3),
+    11,
+    "broker 1 died",
+)
+DECISION = Decision(1_700_000_000_124, 9, "controller", 5, "broker-failure", "broker 1 died", 3.25, {"partitions": 1})
+
+
+async def test_both_files_hold_what_was_emitted(tmp_path: Path) -> None:
+    writer = StateChangeWriter(str(tmp_path), 9, FixedClock())
+    async with writer.running():
+        writer.emit([DECISION, CHANGE])
+    events = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
+    assert events[0]["event"] == "broker-failure" and events[0]["counts"] == {"partitions": 1}
+    assert events[1] == {
+        "v": 1,
+        "kind": "state-change",
+        "time_ms": 1_700_000_000_123,
+        "broker": 9,
+        "role": "controller",
+        "controller_epoch": 5,
+        "topic": "t",
+        "partition": 0,
+        "from": "OfflinePartition",
+        "to": "OnlinePartition",
+        "leader": 2,
+        "leader_epoch": 7,
+        "isr": [2, 3],
+        "zk_version": 11,
+        "cause": "broker 1 died",
+    }
+    assert (tmp_path / "state-change.log").read_text().count("\n") == 2
+
+
+def test_a_line_reads_as_kafkas() -> None:
+    assert (
+        "[Controller id=9 epoch=5] Changed partition t-0 from OfflinePartition to OnlinePartition with state "
+        "LeaderAndIsr(leader=2, leaderEpoch=7, isr=List(2, 3), zkVersion=11)"
+    ) in as_line(CHANGE)
+
+
+async def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None:
+    writer = StateChangeWriter(str(tmp_path), 9, FixedClock(), buffer_max=2)
+    async with writer.running():
+        writer.emit([CHANGE] * 5)
+    events = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
+    assert [event["kind"] for event in events] == ["state-change", "state-change", "decision"]
+    assert events[2]["event"] == "events-dropped" and events[2]["counts"] == {"dropped": 3}
