@@ -53,9 +53,7 @@ def test_a_topic_overrides_the_broker() -> None:
     assert (config.segment_bytes, config.min_insync_replicas, config.retention_ms) == (1000, 2, 5)
 
 
-@pytest.mark.parametrize(
-    "overrides", [{"remote.storage.enable": "true"}, {"segment.bytes": "1"}, {"retention.ms": None}]
-)
+@pytest.mark.parametrize("overrides", [{"no.such.key": "true"}, {"segment.bytes": "1"}, {"retention.ms": None}])
 def test_bad_topic_settings_are_refused_with_kafkas_code(overrides: dict[str, str | None]) -> None:
     with pytest.raises(KafkaError) as refused:
         topic_config(topic_defaults(BrokerConfig()), overrides)

@@ -55,7 +55,7 @@ async def test_both_files_hold_what_was_emitted(tmp_path: Path) -> None:
         "leader_epoch": 7,
         "isr": [2, 3],
         "zk_version": 11,
-        "cause": "broker 1 died",
+        "cause": "b1 died",
     }
     assert (tmp_path / "state-change.log").read_text().count("\n") == 2
 
