@@ -29,7 +29,7 @@ CHANGE = StateChange(
     7,
     (2, 3),
     11,
-    "broker 1 died",
+    "b1 died",
 )
 DECISION = Decision(1_700_000_000_124, 9, "controller", 5, "broker-failure", "broker 1 died", 3.25, {"partitions": 1})
 

@@ -1,0 +1,82 @@
+"""An event loop in virtual time: whenever nothing is ready, the clock jumps to the next timer.
+
+Everything runs in one thread, ready callbacks in the order in which they were scheduled, timers by (time, order), so a
+run depends on nothing but the code and the seed. A loop with nothing ready and no timer is a deadlock and says so,
+instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from klamm.model.errors import KlammError
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+"""Wall-clock time at virtual second 0."""
+
+
+class Deadlock(KlammError):
+    """Every task waits and no timer is set: nothing can ever happen again."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Never waits: told to wait for t seconds, it moves the clock by t. The loop's own wake-up pipe is accepted and
+    forgotten, there being no other thread that could write to it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        return self._keys[fd]
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Deadlock("every task waits and no timer is set")
+        self.now += max(timeout, 0.0)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+class VirtualClock:
+    """ports.Clock on the virtual loop."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop = loop
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end in a loop of its own; tasks that it left behind are cancelled first."""
+    loop = VirtualTimeLoop()
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(main)
+    finally:
+        loop.close()

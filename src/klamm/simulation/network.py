@@ -1,0 +1,229 @@
+"""A network inside one process: hosts, listeners and streams with seeded delays, cuts and sudden deaths.
+
+Each host gets its own view (`SimulatedNetwork.host(name)`), which is a ports.Network: the code under test cannot tell
+it from sockets. Streams keep their order. A host that dies takes its streams with it: its own code may still run its
+`finally` blocks, but nothing that they write reaches anybody, as after kill -9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from klamm.model.ports import Listening, ProtocolFactory
+
+EPHEMERAL_PORTS_FROM: Final = 40_000
+
+
+class SimulatedNetwork:
+    def __init__(self, rng: random.Random, delay: tuple[float, float] = (0.0001, 0.002)) -> None:
+        self._random = rng
+        self._delay = delay
+        self._listeners: dict[tuple[str, int], tuple[str, ProtocolFactory]] = {}
+        self._streams: list[tuple[_End, _End]] = []
+        self._cuts: set[tuple[str, str]] = set()
+        self._dead: set[str] = set()
+        self._next_port = EPHEMERAL_PORTS_FROM
+
+    def host(self, name: str) -> Host:
+        return Host(self, name)
+
+    def delay(self) -> float:
+        return self._random.uniform(*self._delay)
+
+    def reaches(self, source: str, target: str) -> bool:
+        return (source, target) not in self._cuts and target not in self._dead and source not in self._dead
+
+    def cut(self, source: str, target: str) -> None:
+        """What `source` sends to `target` vanishes from now on. One way: cut both ways by two calls."""
+        self._cuts.add((source, target))
+
+    def heal(self) -> None:
+        self._cuts.clear()
+
+    def kill(self, name: str) -> None:
+        """The host dies at once: peers see a reset, its own side sees nothing more."""
+        self._dead.add(name)
+        for key in [key for key, (owner, _) in self._listeners.items() if owner == name]:
+            del self._listeners[key]
+        for ends in list(self._streams):
+            for end in ends:
+                if end.owner == name:
+                    end.vanish()
+
+    def revive(self, name: str) -> None:
+        self._dead.discard(name)
+
+    def listen(self, owner: str, factory: ProtocolFactory, host: str, port: int) -> _Listener:
+        if port == 0:
+            self._next_port += 1
+            port = self._next_port
+        if (host, port) in self._listeners:
+            raise OSError(98, f"address {host}:{port} is taken")
+        self._listeners[host, port] = (owner, factory)
+        return _Listener(port, lambda: self._listeners.pop((host, port), None))
+
+    async def connect(self, source: str, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        await asyncio.sleep(self.delay())
+        listener = self._listeners.get((host, port))
+        if listener is None:
+            raise ConnectionRefusedError(111, f"{host}:{port} refused")
+        target, accept = listener
+        if not (self.reaches(source, target) and self.reaches(target, source)):
+            await asyncio.sleep(3600)  # packets vanish: the caller's own timeout decides
+            raise TimeoutError(f"{host}:{port} does not answer")
+        client, server = _End(self, source, target), _End(self, target, source)
+        client.peer, server.peer = server, client
+        self._streams.append((client, server))
+        server.attach(accept())
+        client.attach(factory())
+        return client
+
+    def forget(self, end: _End) -> None:
+        self._streams = [ends for ends in self._streams if end not in ends]
+
+
+class Host:
+    """One host's ports.Network."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self._network = network
+        self.name = name
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        return await self._network.connect(self.name, factory, host, port)
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
+        return self._network.listen(self.name, factory, host, port)
+
+
+class _Listener:
+    def __init__(self, port: int, on_close: Callable[[], object]) -> None:
+        self._port = port
+        self._on_close = on_close
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        self._on_close()
+
+    async def wait_closed(self) -> None:
+        return
+
+
+class _End(asyncio.Transport):
+    """One end of a stream. What is written arrives at the peer after a delay, in order."""
+
+    def __init__(self, network: SimulatedNetwork, owner: str, other: str) -> None:
+        super().__init__({"peername": (other, 0), "sockname": (owner, 0)})
+        self._network = network
+        self.owner = owner
+        self._other = other
+        self.peer: _End | None = None
+        self._protocol: asyncio.Protocol | None = None
+        self._closing = False
+        self._gone = False
+        self._arrival = 0.0
+        self._inbox: list[bytes] = []
+        self._paused = False
+
+    def attach(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+        protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._gone or not data:
+            return
+        payload = bytes(data)
+        self._to_peer(lambda peer: peer._receive(payload))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(bytes(chunk) for chunk in list_of_data))
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._to_peer(lambda peer: peer._lost(None))
+            asyncio.get_running_loop().call_soon(self._lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._gone
+
+    def write_eof(self) -> None:
+        self.close()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        while self._inbox and not self._paused and not self._gone:
+            self._deliver(self._inbox.pop(0))
+
+    def is_reading(self) -> bool:
+        return not self._paused
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def vanish(self) -> None:
+        """Our host died: nothing leaves us or reaches us, and the peer sees a reset."""
+        if self._gone:
+            return
+        self._gone = True
+        self._network.forget(self)
+        if self.peer is not None:
+            asyncio.get_running_loop().call_later(
+                self._network.delay(), self.peer._lost, ConnectionResetError(104, "reset by peer")
+            )
+
+    def _to_peer(self, action: Callable[[_End], None]) -> None:
+        loop = asyncio.get_running_loop()
+        peer = self.peer
+        if peer is None or not self._network.reaches(self.owner, self._other):
+            return
+        # Later than everything sent before it: streams keep their order whatever the delays are.
+        # Strictly later, because timers of one moment fire in no particular order.
+        self._arrival = max(loop.time() + self._network.delay(), self._arrival + 1e-6)
+        loop.call_at(self._arrival, action, peer)
+
+    def _receive(self, data: bytes) -> None:
+        if self._gone or self._closing:
+            return
+        if self._paused:
+            self._inbox.append(data)
+        else:
+            self._deliver(data)
+
+    def _deliver(self, data: bytes) -> None:
+        assert self._protocol is not None
+        self._protocol.data_received(data)
+
+    def _lost(self, error: Exception | None) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._network.forget(self)
+        assert self._protocol is not None
+        self._protocol.connection_lost(error)
