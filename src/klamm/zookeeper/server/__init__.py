@@ -1,0 +1,1 @@
+"""ZooKeeper servers: ours (`memory`), and the real one that ships with PySpark, run as a child process (`embedded`)."""

@@ -1,0 +1,119 @@
+"""One client's connection, without IO: bytes in, requests to the service, frames out.
+
+The first four bytes may be a four-letter word; the first frame is the ConnectRequest; every further one a request. A
+frame beyond the limit, of negative length or shorter than a header ends the connection without a word, and nothing is
+allocated for it. What the service wants to send is collected here and leaves when the service flushes, after its
+journal. Reference: zookeeper.md sections 1.2, 1.5 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.zookeeper import jute
+from klamm.zookeeper.server.access import Caller
+from klamm.zookeeper.server.sessions import Session
+
+if TYPE_CHECKING:
+    from klamm.zookeeper.server.service import ZooKeeperService
+
+HEADER_BYTES: Final = 8
+WORDS: Final = frozenset(
+    b"conf cons crst dirs dump envi gtmk hash isro lead mntr ruok srst srvr stat stmk wchc wchp wchs".split()
+)
+
+
+class Sink(Protocol):
+    """The way back to the client."""
+
+    def send(self, frames: list[bytes]) -> None: ...
+
+    def close(self) -> None:
+        """Close once everything sent has left."""
+
+
+class ServerConnection:
+    def __init__(self, service: ZooKeeperService, sink: Sink, address: str) -> None:
+        self.caller = Caller(address=address)
+        self.session: Session[ServerConnection] | None = None
+        self.open = True
+        self._service = service
+        self._sink = sink
+        self._input = bytearray()
+        self._output: list[bytes] = []
+        self._receive: Callable[[bytes], None] = self._first_frame
+
+    # --- from the client ---------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._input += data
+        if self.session is None and self.open and bytes(self._input[:4]) in WORDS:
+            self._answer_word(bytes(self._input[:4]).decode())
+        else:
+            self._take_frames()
+        self._service.flush()
+
+    def connection_lost(self) -> None:
+        self.open = False
+        self._output.clear()
+        self._service.forget(self)
+
+    def _take_frames(self) -> None:
+        buffer, position, end = self._input, 0, len(self._input)
+        while self.open and end - position >= 4:
+            (length,) = jute.INT.unpack_from(buffer, position)
+            if not 0 < length <= self._service.frame_bytes_max:
+                self.close()
+                break
+            if end - position - 4 < length:
+                break
+            payload = bytes(memoryview(buffer)[position + 4 : position + 4 + length])
+            position += 4 + length
+            self._receive(payload)
+        if not self.open:
+            buffer.clear()
+        elif position:
+            del buffer[:position]
+
+    def _answer_word(self, word: str) -> None:
+        self.send(self._service.answer_word(word).encode())
+        self.close()
+
+    def _first_frame(self, payload: bytes) -> None:
+        self._receive = self._request
+        self._service.connect(self, payload)
+
+    def _request(self, payload: bytes) -> None:
+        if len(payload) < HEADER_BYTES:
+            self.close()
+            return
+        self._service.request(self, payload)
+
+    # --- to the client -----------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        if self.open:
+            self._output.append(frame)
+            self._service.has_output(self)
+
+    def flush(self) -> None:
+        if self._output:
+            frames, self._output = self._output, []
+            self._sink.send(frames)
+
+    def close(self) -> None:
+        """What was sent before leaves first."""
+        if self.open:
+            self.open = False
+            self._service.forget(self)
+            self._service.has_output(self)
+
+    def drop_output(self) -> None:
+        self._output.clear()
+
+    def finish(self) -> None:
+        """Flushed, and closed if it was to be."""
+        self.flush()
+        if not self.open:
+            self._sink.close()

@@ -1,0 +1,222 @@
+"""What a write may do: each operation is checked against the tree in ZooKeeper's own order and becomes an effect.
+
+The order of the checks is part of the contract, because the first failure is the answer (reference zookeeper.md section
+2.1): `/a//b` has no parent before it is a bad path. Nothing here changes the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from klamm.model.errors import (
+    BadArguments,
+    BadVersion,
+    MarshallingError,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Unimplemented,
+)
+from klamm.model.ports import Acl
+from klamm.zookeeper.jute import OpCode, Permission, Reader
+from klamm.zookeeper.server.access import Caller, require, storable
+from klamm.zookeeper.server.tree import AclSet, DataSet, Node, NodeCreated, NodeDeleted, NodeEffect, Tree
+
+
+class Create(NamedTuple):
+    opcode: int
+    path: str
+    data: bytes | None
+    acl: tuple[Acl, ...]
+    flags: int
+
+
+class Delete(NamedTuple):
+    path: str
+    version: int
+
+
+class SetData(NamedTuple):
+    path: str
+    data: bytes | None
+    version: int
+
+
+class SetAcl(NamedTuple):
+    path: str
+    acl: tuple[Acl, ...]
+    version: int
+
+
+class Check(NamedTuple):
+    path: str
+    version: int
+
+
+Operation = Create | Delete | SetData | SetAcl | Check
+
+EPHEMERAL: Final = 1
+SEQUENTIAL: Final = 2
+CONTAINER: Final = 4
+TTL_FLAGS: Final = (5, 6)
+FLAG_MAX: Final = 6
+INDELIBLE: Final = frozenset({"/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"})
+
+# Java looks at UTF-16 units, so whatever needs two of them is made of forbidden surrogates.
+_FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff"
+_PATH: Final = re.compile(rf"/|(?:/(?!\.\.?(?:/|\Z))[^/{_FORBIDDEN}]+)+")
+
+
+def validate_path(path: str) -> None:
+    if not _PATH.fullmatch(path):
+        raise BadArguments(path)
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+
+def _read_create(opcode: int) -> Callable[[Reader], Create]:
+    def read(reader: Reader) -> Create:
+        operation = Create(opcode, reader.path(), reader.buffer(), reader.acl(), reader.int32())
+        if opcode == OpCode.CREATE_TTL:
+            reader.int64()  # the time to live, of no use: extended types are off
+        return operation
+
+    return read
+
+
+def _read_set_data(reader: Reader) -> SetData:
+    return SetData(reader.path(), reader.buffer(), reader.int32())
+
+
+READ_IN_MULTI: Final[dict[int, Callable[[Reader], Operation]]] = {
+    OpCode.CREATE: _read_create(OpCode.CREATE),
+    OpCode.CREATE2: _read_create(OpCode.CREATE2),
+    OpCode.CREATE_CONTAINER: _read_create(OpCode.CREATE_CONTAINER),
+    OpCode.CREATE_TTL: _read_create(OpCode.CREATE_TTL),
+    OpCode.DELETE: lambda reader: Delete(reader.path(), reader.int32()),
+    OpCode.SET_DATA: _read_set_data,
+    OpCode.CHECK: lambda reader: Check(reader.path(), reader.int32()),
+}
+READ_ALONE: Final[dict[int, Callable[[Reader], Operation]]] = {
+    **{opcode: read for opcode, read in READ_IN_MULTI.items() if opcode != OpCode.CHECK},
+    OpCode.SET_ACL: lambda reader: SetAcl(reader.path(), reader.acl(), reader.int32()),
+}
+
+
+def read_multi(reader: Reader) -> list[Operation]:
+    operations: list[Operation] = []
+    while True:
+        opcode, done, _error = reader.multi_header()
+        if done:
+            return operations
+        read = READ_IN_MULTI.get(opcode)
+        if read is None:
+            raise MarshallingError(detail=f"operation {opcode} in a multi")
+        operation = read(reader)
+        if type(operation) is Create and not 0 <= operation.flags <= FLAG_MAX:
+            raise MarshallingError(operation.path, f"create flag {operation.flags}")
+        operations.append(operation)
+
+
+# --- checking --------------------------------------------------------------------------------------------------------
+
+
+def prepare(operation: Operation, tree: Tree, caller: Caller) -> NodeEffect | None:
+    """The effect of a permitted operation; None for a check, which has none. Raises ZooKeeperError."""
+    return _PREPARE[type(operation)](operation, tree, caller)
+
+
+def _create(operation: Create, tree: Tree, caller: Caller) -> NodeCreated:
+    path, flags = operation.path, operation.flags
+    if not 0 <= flags <= FLAG_MAX:
+        raise BadArguments(path, f"create flag {flags}")
+    if flags in TTL_FLAGS:
+        raise Unimplemented(path, "time to live")
+    slash = path.rfind("/")
+    if slash < 0 or "\x00" in path:
+        raise BadArguments(path)
+    acl = storable(operation.acl, caller, path)
+    parent = _node(tree, path[:slash])
+    require(parent.acl, Permission.CREATE, caller, path)
+    if flags & SEQUENTIAL and flags < CONTAINER:
+        path = f"{path}{parent.creations:010d}"
+    validate_path(path)
+    if path in tree.nodes:
+        raise NodeExists(path)
+    if parent.owner:
+        raise NoChildrenForEphemerals(path)
+    ephemeral = flags < CONTAINER and flags & EPHEMERAL
+    return NodeCreated(path, operation.data, acl, caller.session_id if ephemeral else 0, flags == CONTAINER)
+
+
+def _delete(operation: Delete, tree: Tree, caller: Caller) -> NodeDeleted:
+    path = operation.path
+    slash = path.rfind("/")
+    if slash < 0 or "\x00" in path or path in INDELIBLE:
+        raise BadArguments(path)
+    parent = _node(tree, path[:slash])
+    require(parent.acl, Permission.DELETE, caller, path)
+    node = _node(tree, path)
+    _require_version(operation.version, node.version, path)
+    if node.children:
+        raise NotEmpty(path)
+    return NodeDeleted(path)
+
+
+def _set_data(operation: SetData, tree: Tree, caller: Caller) -> DataSet:
+    path = operation.path
+    node = _valid_node(tree, path)
+    require(node.acl, Permission.WRITE, caller, path)
+    _require_version(operation.version, node.version, path)
+    return DataSet(path, operation.data)
+
+
+def _set_acl(operation: SetAcl, tree: Tree, caller: Caller) -> AclSet:
+    path = operation.path
+    validate_path(path)
+    acl = storable(operation.acl, caller, path)
+    node = _node(tree, path)
+    require(node.acl, Permission.ADMIN, caller, path)
+    _require_version(operation.version, node.aversion, path)
+    return AclSet(path, acl)
+
+
+def _check(operation: Check, tree: Tree, caller: Caller) -> None:
+    path = operation.path
+    node = _valid_node(tree, path)
+    require(node.acl, Permission.READ, caller, path)
+    _require_version(operation.version, node.version, path)
+
+
+_PREPARE: Final[dict[type[Any], Callable[[Any, Tree, Caller], NodeEffect | None]]] = {
+    Create: _create,
+    Delete: _delete,
+    SetData: _set_data,
+    SetAcl: _set_acl,
+    Check: _check,
+}
+
+
+def _node(tree: Tree, path: str) -> Node:
+    node = tree.nodes.get(path)
+    if node is None:
+        raise NoNode(path)
+    return node
+
+
+def _valid_node(tree: Tree, path: str) -> Node:
+    """Path first, node second; but what is in the tree has a valid path, save the root's second name."""
+    node = tree.nodes.get(path)
+    if node is None or not path:
+        validate_path(path)
+        raise NoNode(path)
+    return node
+
+
+def _require_version(expected: int, actual: int, path: str) -> None:
+    if expected not in (-1, actual):
+        raise BadVersion(path, f"expected {expected}, is {actual}")

@@ -1,0 +1,436 @@
+"""The request processor: connections meet the database, the watches and each other here. No IO, no timer of its own.
+
+Requests of all connections run one after the other to their end, so every reply stands at one zxid. An event is put
+into a connection's output while its change is committed, before any reply that could show the change (reference
+zookeeper.md section 4.2). Output leaves by `flush`, after the journal: nobody is told what could still be forgotten.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from klamm.model.errors import AuthFailed, MarshallingError, SessionExpired, Unimplemented, ZooKeeperError
+from klamm.model.ports import Clock, WatchEvent, WatchKind
+from klamm.zookeeper import jute
+from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, OpCode, Permission, Reader
+from klamm.zookeeper.server import reads, rules
+from klamm.zookeeper.server.access import digest_identity, permitted
+from klamm.zookeeper.server.connection import ServerConnection, Sink
+from klamm.zookeeper.server.database import Database, Failed, Journal, result_opcode
+from klamm.zookeeper.server.faults import Fault, Faults, Request
+from klamm.zookeeper.server.sessions import Session, SessionTable
+from klamm.zookeeper.server.tree import (
+    AclSet,
+    DataSet,
+    Effect,
+    Event,
+    NodeCreated,
+    NodeDeleted,
+    SessionClosed,
+    SessionOpened,
+    Transaction,
+)
+from klamm.zookeeper.server.watches import Family, Mode, WatchTable
+
+VERSION: Final = "3.9.5-klamm"
+"""The release whose behaviour we follow: clients look at it to know what they may ask for."""
+
+OnWrite = Callable[[str, str, int], None]
+"""Told of every applied change: what ("create", "set", ...), path, session; before the client hears of it."""
+
+NO_WATCHER: Final = -121
+RECONFIG_DISABLED: Final = -123
+_EFFECT_NAMES: Final[dict[type[Effect], str]] = {
+    NodeCreated: "create",
+    NodeDeleted: "delete",
+    DataSet: "set",
+    AclSet: "set_acl",
+    SessionOpened: "open_session",
+    SessionClosed: "close_session",
+}
+Handler = Callable[[ServerConnection, Reader], bytes]
+
+
+class ZooKeeperService:
+    def __init__(
+        self,
+        clock: Clock,
+        random: random.Random,
+        *,
+        tick_ms: int = 500,
+        session_timeout_ms_min: int | None = None,
+        session_timeout_ms_max: int | None = None,
+        frame_bytes_max: int = jute.DEFAULT_MAX_FRAME,
+        journal: Journal | None = None,
+        faults: Faults | None = None,
+        on_write: OnWrite | None = None,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.faults = faults
+        self.on_write = on_write
+        self.watches: WatchTable[ServerConnection] = WatchTable()
+        self.connections: dict[ServerConnection, None] = {}
+        sessions: SessionTable[ServerConnection] = SessionTable(
+            tick_ms=tick_ms,
+            timeout_ms_min=session_timeout_ms_min or 2 * tick_ms,
+            timeout_ms_max=session_timeout_ms_max or 20 * tick_ms,
+            random=random,
+        )
+        self.database: Database[ServerConnection] = Database(clock, sessions, self._committed, journal)
+        self._journal = journal
+        self._with_output: dict[ServerConnection, None] = {}
+        self._received = self._sent = 0
+        self._handlers: dict[int, Handler] = self._table()
+
+    @property
+    def sessions(self) -> SessionTable[ServerConnection]:
+        return self.database.sessions
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def connection(self, sink: Sink, address: str) -> ServerConnection:
+        connection = ServerConnection(self, sink, address)
+        self.connections[connection] = None
+        return connection
+
+    def forget(self, connection: ServerConnection) -> None:
+        """The connection is over, and its watches with it. Its session is not."""
+        self.connections.pop(connection, None)
+        self.watches.forget(connection)
+        if connection.session is not None and connection.session.connection is connection:
+            connection.session.connection = None
+
+    def has_output(self, connection: ServerConnection) -> None:
+        self._with_output[connection] = None
+
+    def flush(self) -> None:
+        if not self._with_output:
+            return
+        if self._journal is not None:
+            self._journal.flush()
+        ready, self._with_output = self._with_output, {}
+        for connection in ready:
+            connection.finish()
+
+    def close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        self.flush()
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def connect(self, connection: ServerConnection, payload: bytes) -> None:
+        try:
+            wanted = ConnectRequest.unpack(payload)
+        except MarshallingError:
+            connection.close()
+            return
+        if wanted.last_zxid_seen > self.database.zxid:
+            connection.close()  # the client has seen more than we know: to serve it would take it back in time
+            return
+        session = self._resume(wanted) if wanted.session_id else self._open(wanted)
+        if session is None:
+            gone = ConnectResponse(0, 0, jute.NO_PASSWORD, None if wanted.read_only is None else False)
+            connection.send(jute.frame(gone.pack()))
+            connection.close()
+            return
+        connection.session = session
+        connection.caller.session_id = session.id
+        session.connection = connection
+        response = ConnectResponse(
+            session.timeout_ms, session.id, session.password, None if wanted.read_only is None else False
+        )
+        connection.send(jute.frame(response.pack()))
+
+    def _open(self, wanted: ConnectRequest) -> Session[ServerConnection]:
+        return self.database.open_session(self.sessions.clamp(wanted.timeout_ms))
+
+    def _resume(self, wanted: ConnectRequest) -> Session[ServerConnection] | None:
+        session = self.sessions.get(wanted.session_id)
+        if session is None:
+            return None
+        if session.connection is not None:
+            session.connection.close()  # also when the password turns out to be wrong: ZooKeeper does the same
+        if wanted.password != session.password:
+            return None
+        session.timeout_ms = self.sessions.clamp(wanted.timeout_ms)
+        self.sessions.touch(session, self.database.now_ms())
+        return session
+
+    def expire(self, session_id: int) -> None:
+        """End a session now, as if its client had been silent for its whole timeout."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return
+        if session.connection is not None:
+            session.connection.close()
+        self.database.close_session(session_id)
+        self.flush()
+
+    def cut(self, session_id: int) -> None:
+        """Break the connection of a session, if it has one, and drop what was not sent yet."""
+        session = self.sessions.get(session_id)
+        if session is not None and session.connection is not None:
+            session.connection.drop_output()
+            session.connection.close()
+            self.flush()
+
+    def expire_due(self) -> None:
+        for session_id in self.sessions.expired(self.database.now_ms()):
+            self.expire(session_id)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def request(self, connection: ServerConnection, payload: bytes) -> None:
+        xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
+        session = connection.session
+        assert session is not None
+        self.sessions.touch(session, self.database.now_ms())
+        self._received += 1
+        if self.faults is None:
+            self._answer(connection, xid, opcode, Reader(payload, jute.REQUEST_HEADER.size))
+            return
+        fault = self.faults.on_request(Request(session.id, opcode))
+        if fault is Fault.LOSE_REQUEST:
+            connection.close()
+            return
+        if fault is Fault.LOSE_REPLY:
+            self.flush()
+        self._answer(connection, xid, opcode, Reader(payload, jute.REQUEST_HEADER.size))
+        if fault is Fault.LOSE_REPLY:
+            connection.drop_output()
+            connection.close()
+
+    def _answer(self, connection: ServerConnection, xid: int, opcode: int, reader: Reader) -> None:
+        handler = self._handlers.get(opcode)
+        if handler is None:
+            connection.send(jute.reply_frame(xid, -1, Unimplemented.code))
+            connection.close()
+            return
+        error = 0
+        body = b""
+        try:
+            body = handler(connection, reader)
+        except ZooKeeperError as failure:
+            error = failure.code
+        zxid = 0 if opcode in (OpCode.AUTH, OpCode.SASL) else self.database.zxid
+        connection.send(jute.reply_frame(xid, zxid, error, body))
+        self._sent += 1
+        if opcode == OpCode.CLOSE_SESSION or error == AuthFailed.code:
+            connection.close()
+
+    def _table(self) -> dict[int, Handler]:
+        """By opcode. What is not in it ends the connection: a lone check; deleteContainer, a server's own."""
+        tree, data, child = self.database.tree, self.watches.data, self.watches.child
+        table: dict[int, Handler] = {
+            OpCode.PING: lambda connection, reader: b"",
+            OpCode.EXISTS: lambda connection, reader: reads.exists(tree, connection.caller, reader, data, connection),
+            OpCode.GET_DATA: lambda connection, reader: reads.get_data(
+                tree, connection.caller, reader, data, connection
+            ),
+            OpCode.GET_CHILDREN: lambda connection, reader: reads.get_children(
+                tree, connection.caller, reader, child, connection, with_stat=False
+            ),
+            OpCode.GET_CHILDREN2: lambda connection, reader: reads.get_children(
+                tree, connection.caller, reader, child, connection, with_stat=True
+            ),
+            OpCode.GET_ACL: lambda connection, reader: reads.get_acl(tree, connection.caller, reader),
+            OpCode.GET_ALL_CHILDREN_NUMBER: lambda connection, reader: reads.count_descendants(
+                tree, connection.caller, reader
+            ),
+            OpCode.GET_EPHEMERALS: lambda connection, reader: reads.get_ephemerals(tree, connection.caller, reader),
+            OpCode.MULTI_READ: lambda connection, reader: reads.multi_read(tree, connection.caller, reader),
+            OpCode.WHO_AM_I: lambda connection, reader: reads.who_am_i(connection.caller),
+            OpCode.SYNC: lambda connection, reader: jute.pack_string(reader.path()),
+            OpCode.MULTI: self._multi,
+            OpCode.RECONFIG: self._reconfig,
+            OpCode.AUTH: self._auth,
+            OpCode.SASL: lambda connection, reader: jute.pack_buffer(None),
+            OpCode.SET_WATCHES: self._set_watches,
+            OpCode.SET_WATCHES2: self._set_watches2,
+            OpCode.ADD_WATCH: self._add_watch,
+            OpCode.CHECK_WATCHES: self._check_watches,
+            OpCode.REMOVE_WATCHES: self._remove_watches,
+            OpCode.CLOSE_SESSION: self._close_session,
+        }
+        for opcode, read in rules.READ_ALONE.items():
+            table[opcode] = self._writer(read)
+        return table
+
+    # --- writes ------------------------------------------------------------------------------------------------------
+
+    def _writer(self, read: Callable[[Reader], rules.Operation]) -> Handler:
+        def write(connection: ServerConnection, reader: Reader) -> bytes:
+            return self.database.write(read(reader), connection.caller)
+
+        return write
+
+    def _multi(self, connection: ServerConnection, reader: Reader) -> bytes:
+        try:
+            operations = rules.read_multi(reader)
+        except MarshallingError:
+            self.database.spend_zxid()
+            raise
+        outcome = self.database.multi(operations, connection.caller)
+        parts: list[bytes] = []
+        if isinstance(outcome, Failed):
+            culprit = outcome.error.code
+            for index in range(len(operations)):
+                code = 0 if index < outcome.position else culprit if index == outcome.position else -2
+                parts.append(jute.MULTI_ERROR.pack(jute.MULTI_RESULT_TYPE_ERROR, False, code, code))
+        else:
+            for operation, body in zip(operations, outcome, strict=True):
+                parts.append(jute.MULTI_HEADER.pack(result_opcode(operation), False, 0))
+                parts.append(body)
+        parts.append(jute.MULTI_END)
+        return b"".join(parts)
+
+    def _reconfig(self, connection: ServerConnection, reader: Reader) -> bytes:
+        self.database.spend_zxid()
+        raise jute.error_for(RECONFIG_DISABLED)
+
+    def _close_session(self, connection: ServerConnection, reader: Reader) -> bytes:
+        session = connection.session
+        if session is None or self.sessions.get(session.id) is not session:
+            raise SessionExpired
+        self.database.close_session(session.id)
+        return b""
+
+    def _auth(self, connection: ServerConnection, reader: Reader) -> bytes:
+        _type, scheme, credential = reader.int32(), reader.string(), reader.buffer()
+        if scheme == "digest" and credential is not None:
+            connection.caller.add_identity(digest_identity(credential))
+        elif scheme != "ip":
+            raise AuthFailed
+        return b""
+
+    # --- watches -----------------------------------------------------------------------------------------------------
+
+    def _set_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
+        zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
+        self._set_again(connection, zxid, data, exist, child)
+        return b""
+
+    def _set_watches2(self, connection: ServerConnection, reader: Reader) -> bytes:
+        zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
+        persistent, recursive = reader.strings(), reader.strings()
+        self._set_again(connection, zxid, data, exist, child)
+        for path in persistent:
+            self.watches.add_persistent(path, connection)
+        for path in recursive:
+            self.watches.add_recursive(path, connection)
+        return b""
+
+    def _set_again(
+        self,
+        connection: ServerConnection,
+        zxid: int,
+        data: Iterable[str],
+        exist: Iterable[str],
+        child: Iterable[str],
+    ) -> None:
+        def tell(watcher: ServerConnection, kind: WatchKind, path: str) -> None:
+            watcher.send(jute.event_frame(WatchEvent(kind, path)))
+
+        self.watches.set_again(
+            connection, self.database.tree.nodes, zxid, data=data, exist=exist, child=child, tell=tell
+        )
+
+    def _add_watch(self, connection: ServerConnection, reader: Reader) -> bytes:
+        path, mode = reader.path(), reader.int32()
+        if mode == 0:
+            self.watches.add_persistent(path, connection)
+        elif mode == 1:
+            self.watches.add_recursive(path, connection)
+        else:
+            raise MarshallingError(path, f"watch mode {mode}")
+        return jute.INT.pack(0)
+
+    def _check_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
+        path, kind = reader.path(), reader.int32()
+        if not any(family.has(path, connection, mode) for family, mode in self._watches_of(kind)):
+            raise jute.error_for(NO_WATCHER, path)
+        return b""
+
+    def _remove_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
+        path, kind = reader.path(), reader.int32()
+        removed = [family.discard(path, connection, mode) for family, mode in self._watches_of(kind)]
+        if not any(removed):
+            raise jute.error_for(NO_WATCHER, path)
+        return b""
+
+    def _watches_of(self, kind: int) -> list[tuple[Family[ServerConnection], int]]:
+        """Where a watch of this wire type lives."""
+        data, child, every = self.watches.data, self.watches.child, ~0
+        match kind:
+            case 1:
+                return [(child, Mode.ONE_SHOT)]
+            case 2:
+                return [(data, Mode.ONE_SHOT)]
+            case 3:
+                return [(child, every), (data, every)]
+            case 4:
+                return [(child, Mode.PERSISTENT), (data, Mode.PERSISTENT)]
+            case 5:
+                return [(data, Mode.RECURSIVE)]
+        raise MarshallingError(detail=f"watch type {kind}")
+
+    # --- after a commit ----------------------------------------------------------------------------------------------
+
+    def _committed(self, transaction: Transaction, session_id: int) -> None:
+        if self.watches.data.by_path or self.watches.child.by_path:
+            for event in transaction.events:
+                self._fire(event, transaction.zxid)
+        if self.on_write is not None:
+            for effect in transaction.effects:
+                path = "" if isinstance(effect, SessionOpened | SessionClosed) else effect.path
+                self.on_write(_EFFECT_NAMES[type(effect)], path, session_id)
+
+    def _fire(self, event: Event, zxid: int) -> None:
+        frame = b""
+
+        def tell(watcher: ServerConnection, kind: WatchKind, path: str) -> None:
+            nonlocal frame
+            if not permitted(event.acl, Permission.READ, watcher.caller):
+                return  # spent without a word: the event would tell what a read may not
+            if not frame:
+                frame = jute.event_frame(WatchEvent(kind, path), zxid)
+            watcher.send(frame)
+
+        self.watches.fire(event, tell)
+
+    # --- four-letter words -------------------------------------------------------------------------------------------
+
+    def answer_word(self, word: str) -> str:
+        match word:
+            case "ruok":
+                return "imok"
+            case "isro":
+                return "rw"
+            case "srvr":
+                return (
+                    f"Zookeeper version: {VERSION}, built on klamm\nLatency min/avg/max: 0/0.0/0\n"
+                    f"Received: {self._received}\nSent: {self._sent}\nConnections: {len(self.connections)}\n"
+                    f"Outstanding: 0\nZxid: {self.database.zxid:#x}\nMode: standalone\n"
+                    f"Node count: {len(self.database.tree)}\n"
+                )
+            case "mntr":
+                return "".join(f"zk_{name}\t{value}\n" for name, value in self._figures())
+        return f"{word} is not executed because it is not in the whitelist.\n"
+
+    def _figures(self) -> list[tuple[str, str | int]]:
+        tree = self.database.tree
+        return [
+            ("version", VERSION),
+            ("server_state", "standalone"),
+            ("packets_received", self._received),
+            ("packets_sent", self._sent),
+            ("num_alive_connections", len(self.connections)),
+            ("outstanding_requests", 0),
+            ("znode_count", len(tree)),
+            ("watch_count", len(self.watches)),
+            ("ephemerals_count", sum(map(len, tree.ephemerals.values()))),
+            ("global_sessions", len(self.sessions)),
+        ]

@@ -1,0 +1,100 @@
+"""Sessions: their ids and passwords, and when each of them ends.
+
+A session ends when nothing was heard of it for its timeout, rounded up to whole ticks: sessions are kept in one bucket
+per tick, and a request moves its session only when it crosses into another one. Times are the caller's, in milliseconds
+of a clock that only grows. Unlike ZooKeeper's, a password is random, so that knowing an ephemeral's owner does not let
+anyone take over its session (reference zookeeper.md section 3.5).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Generic, TypeVar
+
+from klamm.zookeeper.jute import PASSWORD_BYTES
+
+C = TypeVar("C")
+
+
+class Session(Generic[C]):
+    __slots__ = ("connection", "expires_ms", "id", "password", "timeout_ms")
+
+    def __init__(self, session_id: int, password: bytes, timeout_ms: int) -> None:
+        self.id = session_id
+        self.password = password
+        self.timeout_ms = timeout_ms
+        self.expires_ms = 0
+        self.connection: C | None = None
+
+
+class SessionTable(Generic[C]):
+    def __init__(
+        self, *, tick_ms: int, timeout_ms_min: int, timeout_ms_max: int, random: random.Random, server_id: int = 1
+    ) -> None:
+        self.tick_ms = tick_ms
+        self.timeout_ms_min = timeout_ms_min
+        self.timeout_ms_max = timeout_ms_max
+        self._random = random
+        self._server_id = server_id
+        self._last_id = 0
+        self._sessions: dict[int, Session[C]] = {}
+        self._buckets: dict[int, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> list[Session[C]]:
+        return list(self._sessions.values())
+
+    def get(self, session_id: int) -> Session[C] | None:
+        return self._sessions.get(session_id)
+
+    def clamp(self, timeout_ms: int) -> int:
+        return min(max(timeout_ms, self.timeout_ms_min), self.timeout_ms_max)
+
+    def new_id(self, wall_ms: int) -> int:
+        """Server, time of day, counter: unlike any that this server gave before, also before a restart."""
+        first = (self._server_id << 56) | ((wall_ms & 0xFF_FFFF_FFFF) << 16)
+        self._last_id = max(first, self._last_id + 1)
+        return self._last_id
+
+    def new_password(self) -> bytes:
+        return self._random.randbytes(PASSWORD_BYTES)
+
+    def add(self, session_id: int, password: bytes, timeout_ms: int, now_ms: int) -> Session[C]:
+        session: Session[C] = Session(session_id, password, timeout_ms)
+        self._sessions[session_id] = session
+        self._last_id = max(self._last_id, session_id)
+        self.touch(session, now_ms)
+        return session
+
+    def remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id)
+        self._leave_bucket(session)
+
+    def touch(self, session: Session[C], now_ms: int) -> None:
+        expires_ms = ((now_ms + session.timeout_ms) // self.tick_ms + 1) * self.tick_ms
+        if expires_ms != session.expires_ms:
+            self._leave_bucket(session)
+            session.expires_ms = expires_ms
+            self._buckets.setdefault(expires_ms, {})[session.id] = None
+
+    def touch_all(self, now_ms: int) -> None:
+        """After a restart every session has its whole timeout again: its client could not reach us meanwhile."""
+        for session in self._sessions.values():
+            self.touch(session, now_ms)
+
+    def next_expiry_ms(self) -> int | None:
+        return min(self._buckets, default=None)
+
+    def expired(self, now_ms: int) -> list[int]:
+        """Ids whose time is over, earliest first. They stay until removed."""
+        due = sorted(bucket for bucket in self._buckets if bucket <= now_ms)
+        return [session_id for bucket in due for session_id in self._buckets[bucket]]
+
+    def _leave_bucket(self, session: Session[C]) -> None:
+        bucket = self._buckets.get(session.expires_ms)
+        if bucket is not None:
+            bucket.pop(session.id, None)
+            if not bucket:
+                del self._buckets[session.expires_ms]
