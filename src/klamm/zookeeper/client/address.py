@@ -1,0 +1,74 @@
+"""The connect string: servers in their order, then at most one chroot, for all of them.
+
+The chroot exists only in the client: every path goes out with it in front, every path comes back without it. It is cut
+at element borders, so `/kafka` is no prefix of `/kafka2`, and `/` stands for the chroot itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from klamm.model.errors import BadArguments, ConfigError
+
+DEFAULT_PORT: Final = 2181
+
+
+class ServerAddress(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Chroot(NamedTuple):
+    prefix: str
+    """Without a slash at its end; empty when there is none."""
+
+    def absolute(self, path: str) -> str:
+        if not path.startswith("/"):
+            raise BadArguments(path, "a path starts with /")
+        if path == "/":
+            return self.prefix or "/"
+        return self.prefix + path
+
+    def relative(self, path: str) -> str:
+        if path == self.prefix:
+            return "/"
+        if self.prefix and path.startswith(self.prefix + "/"):
+            return path[len(self.prefix) :]
+        return path
+
+
+class ConnectString(NamedTuple):
+    servers: tuple[ServerAddress, ...]
+    chroot: Chroot
+
+    @classmethod
+    def parse(cls, text: str) -> ConnectString:
+        """
+        >>> ConnectString.parse("zk1:2182, [::1] /kafka/a/").servers
+        (ServerAddress(host='zk1', port=2182), ServerAddress(host='::1', port=2181))
+        """
+        hosts, slash, path = text.partition("/")
+        path = path.strip().rstrip("/")
+        if "," in path or "//" in path:
+            raise ConfigError(f"zookeeper.connect={text!r}: one chroot at the end, after all servers, is allowed")
+        servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
+        if not servers:
+            raise ConfigError(f"zookeeper.connect={text!r}: at least one host:port is needed")
+        return cls(servers, Chroot(f"{slash}{path}" if path else ""))
+
+
+def _server(part: str, text: str) -> ServerAddress:
+    host, colon, port = part, "", ""
+    if part.startswith("["):
+        host, bracket, rest = part[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        if not bracket or colon not in ("", ":"):
+            raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is no [address]:port")
+    elif part.count(":") == 1:
+        host, colon, port = part.partition(":")
+    if not host or (colon and not (port.isdecimal() and 0 < int(port) < 65536)):
+        raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is no host:port")
+    return ServerAddress(host, int(port) if colon else DEFAULT_PORT)

@@ -1,0 +1,217 @@
+"""One TCP connection to one server: frames, request order, and what came when.
+
+Replies come strictly in request order, so the requests in flight are a queue. The one exception is the answer to an
+opcode that the server does not know: it overtakes, then the server closes. Events are handed on at once, in order of
+arrival, hence before the reply of any read that shows the change. When the connection ends, everything in flight fails
+with ConnectionLoss: it may have happened or not. Whoever owns the connection owns its timers too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from klamm.model.errors import ConnectionLoss, MarshallingError, Unimplemented, ZooKeeperError
+from klamm.model.ports import Clock, WatchEvent
+from klamm.zookeeper import jute
+from klamm.zookeeper.jute import OpCode
+
+REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
+BODY: Final = jute.REPLY_HEADER.size
+"""Where the body begins in a reply's payload."""
+_PING: Final = jute.request_frame(jute.XID_PING, OpCode.PING)
+
+
+class Reply(NamedTuple):
+    zxid: int
+    payload: bytes
+    """Header included, so that nothing is copied: the body is at BODY."""
+
+    def reader(self) -> jute.Reader:
+        return jute.Reader(self.payload, BODY)
+
+
+OnReply = Callable[[int, int], None]
+"""Called with zxid and error code as the reply arrives, in order with the events around it."""
+
+
+class Request:
+    """A request from its submission to its end; every one ends, with a reply or an error."""
+
+    __slots__ = ("body", "future", "on_reply", "opcode", "path", "xid")
+
+    def __init__(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> None:
+        self.opcode = opcode
+        self.body = body
+        self.path = path
+        self.on_reply = on_reply
+        self.xid = 0
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: ZooKeeperError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class FrameBuffer:
+    """Bytes in, whole payloads out."""
+
+    def __init__(self, payload_bytes_max: int = REPLY_BYTES_MAX) -> None:
+        self._rest = bytearray()
+        self._max = payload_bytes_max
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._rest += data
+        payloads: list[bytes] = []
+        position, end = 0, len(self._rest)
+        with memoryview(self._rest) as view:
+            while position + 4 <= end:
+                length = jute.INT.unpack_from(view, position)[0]
+                if not 0 < length <= self._max:
+                    raise MarshallingError(detail=f"frame of {length} bytes, at most {self._max} are taken")
+                if position + 4 + length > end:
+                    break
+                payloads.append(bytes(view[position + 4 : position + 4 + length]))
+                position += 4 + length
+        del self._rest[:position]
+        return payloads
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, clock: Clock, on_event: Callable[[WatchEvent], None]) -> None:
+        self._clock = clock
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer()
+        self._outgoing: list[bytes] = []
+        self._in_flight: deque[Request] = deque()
+        self._auths: deque[Request] = deque()
+        self._handshake: asyncio.Future[jute.ConnectResponse] = self._loop.create_future()
+        self._xid = 0
+        self._error: ZooKeeperError | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.last_zxid = 0
+        self.last_sent = self.last_received = self.last_answered = clock.monotonic()
+        """Any byte proves the connection; only answers prove that the server heard us: events come by themselves."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._error is None and not self.closed.done()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._error is not None:
+            return
+        self.last_received = self._clock.monotonic()
+        try:
+            for payload in self._frames.feed(data):
+                if self._handshake.done():
+                    self._on_payload(payload)
+                else:
+                    self._handshake.set_result(jute.ConnectResponse.unpack(payload))
+                    self.last_answered = self.last_received
+        except MarshallingError as error:
+            self.abort(f"the server sent what we cannot read: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(ConnectionLoss(detail=f"connection closed{f': {exc}' if exc else ''}"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- for the session ---
+
+    async def handshake(self, request: jute.ConnectRequest) -> jute.ConnectResponse:
+        self._write(jute.frame(request.pack()))
+        return await asyncio.shield(self._handshake)
+
+    def send(self, request: Request) -> None:
+        if self._error is not None:
+            request.fail(ConnectionLoss(request.path))
+            return
+        self._xid = self._xid % jute.MAX_XID + 1
+        request.xid = self._xid
+        self._in_flight.append(request)
+        self._write(jute.request_frame(request.xid, request.opcode, request.body))
+
+    def authenticate(self, scheme: str, credential: bytes) -> Request:
+        request = Request(OpCode.AUTH, b"", "")
+        self._auths.append(request)
+        self._write(jute.request_frame(jute.XID_AUTH, OpCode.AUTH, jute.pack_auth(scheme, credential)))
+        return request
+
+    def ping(self) -> None:
+        self._write(_PING)
+
+    def abort(self, reason: str) -> None:
+        """Close at once, without waiting for the other side. In flight: unknown outcome."""
+        self._end(ConnectionLoss(detail=reason))
+        if self._transport is not None:
+            self._transport.abort()
+        elif not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- inside ---
+
+    def _end(self, error: ConnectionLoss) -> None:
+        if self._error is None:
+            self._error = error
+        for request in (*self._in_flight, *self._auths):
+            request.fail(ConnectionLoss(request.path, str(error)))
+        self._in_flight.clear()
+        self._auths.clear()
+        if not self._handshake.done():
+            self._handshake.set_exception(error)
+            self._handshake.exception()  # retrieved: nobody need be waiting for it
+
+    def _write(self, data: bytes) -> None:
+        """What is sent in one turn of the loop leaves in one write."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(data)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._error is None:
+            self.last_sent = self._clock.monotonic()
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
+
+    def _on_payload(self, payload: bytes) -> None:
+        if len(payload) < BODY:
+            raise MarshallingError(detail=f"reply of {len(payload)} bytes")
+        xid, zxid, code = jute.REPLY_HEADER.unpack_from(payload)
+        if xid == jute.XID_EVENT:
+            self._on_event(jute.Reader(payload, BODY).watch_event())
+            return
+        self.last_answered = self.last_received
+        if zxid > self.last_zxid:
+            self.last_zxid = zxid
+        if xid == jute.XID_PING:
+            return
+        request = self._auths.popleft() if xid == jute.XID_AUTH and self._auths else self._take(xid, code)
+        if request.on_reply is not None:
+            request.on_reply(zxid, code)
+        if request.future.done():  # its caller was cancelled
+            return
+        if code == 0:
+            request.future.set_result(Reply(zxid, payload))
+        else:
+            request.future.set_exception(jute.error_for(code, request.path))
+
+    def _take(self, xid: int, code: int) -> Request:
+        if self._in_flight and self._in_flight[0].xid == xid:
+            return self._in_flight.popleft()
+        if code == Unimplemented.code:
+            for request in self._in_flight:
+                if request.xid == xid:
+                    self._in_flight.remove(request)
+                    return request
+        expected = self._in_flight[0].xid if self._in_flight else "none"
+        raise MarshallingError(detail=f"reply to request {xid}, expected {expected}")

@@ -1,0 +1,399 @@
+"""A session: it moves from connection to connection, and when it is lost its owner acts before and after the next.
+
+One task owns the connection and every timer:
+
+    connect -> handshake -> (probe for multi-read) -> authenticate -> watches -> what waited -> serve -> lost -> connect
+
+- Ping when nothing was sent for 1/3 of the timeout, drop the connection when nothing was received for 2/3.
+- Disconnected: requests wait for the next connection. What was in flight failed with ConnectionLoss.
+- Expired: a server says so (timeout 0, or another session id), or nobody could be reached for 4/3 of the timeout, which
+  also ends the endless refusal by a server that lost its data. Then, in this order: every request fails with
+  SessionExpired; each listener's `before_new_session`; a new session, tried for ever; each `after_new_session`.
+  In between, new requests are refused at once, so that nothing decided under the old session acts under the new one,
+  and a listener that asks ZooKeeper something cannot wait for the session that waits for it.
+
+`after_new_session` runs beside the connection's task, since it needs the connection to be kept; a next expiry waits for
+it to return. Reference: zookeeper.md section 3, controller.md section 2.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from enum import Enum
+from random import Random
+from typing import Any, Final
+
+from klamm.model.errors import (
+    AuthFailed,
+    ConnectionLoss,
+    MarshallingError,
+    SessionExpired,
+    Unimplemented,
+    ZooKeeperError,
+)
+from klamm.model.ports import Clock, Network, SessionListener, WatchEvent
+from klamm.zookeeper import jute
+from klamm.zookeeper.client.address import ServerAddress
+from klamm.zookeeper.client.connection import Connection, OnReply, Reply, Request
+from klamm.zookeeper.client.watches import WatchRegistry
+from klamm.zookeeper.jute import OpCode
+
+logger = logging.getLogger("klamm.zookeeper.client")
+
+BACKOFF_FIRST: Final = 0.02
+BACKOFF_MAX: Final = 1.0
+AUTH_RETRY: Final = 1.0
+"""Credentials may be mended on the server while we run; Kafka tries again at this pace (KAFKA-7987)."""
+REQUIRES_SASL: Final = -124
+
+
+class SessionState(Enum):
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    EXPIRED = "expired"
+    AUTH_FAILED = "auth failed"
+    CLOSED = "closed"
+
+
+_REFUSALS: Final[dict[SessionState, Callable[[str], ZooKeeperError]]] = {
+    SessionState.CONNECTING: lambda path: SessionExpired(path, "there is no session yet"),
+    SessionState.EXPIRED: SessionExpired,
+    SessionState.AUTH_FAILED: AuthFailed,
+    SessionState.CLOSED: lambda path: SessionExpired(path, "the client is closed"),
+}
+
+
+class Session:
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        random: Random,
+        servers: Sequence[ServerAddress],
+        timeout_ms: int,
+        deliver: Callable[[WatchEvent], None],
+        watches: WatchRegistry,
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._random = random
+        self._servers = list(servers)
+        self._wanted_timeout_ms = timeout_ms
+        self._deliver = deliver
+        self._watches = watches
+        self.state = SessionState.CONNECTING
+        self.session_id = 0
+        self.timeout_ms = timeout_ms
+        self.requests: Counter[str] = Counter()
+        self.listeners: list[SessionListener] = []
+        self.credentials: list[tuple[str, bytes]] = []
+        self.expirations = 0
+        self.disconnections = 0
+        self._password = jute.NO_PASSWORD
+        self._last_zxid = 0
+        self._connection: Connection | None = None
+        self._answered = clock.monotonic()
+        self._disconnected_at = clock.monotonic()
+        self._waiting: deque[Request] = deque()
+        self._server_has_multi_read: dict[ServerAddress, bool] = {}
+        self._first_session = True
+        self._announced = False
+        self._last_error = "not tried yet"
+        self._keeper: asyncio.Task[None] | None = None
+        self._announcement: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+
+    # --- for the client ---
+
+    async def start(self, timeout: float) -> None:
+        """Returns with a session, or raises ConnectionLoss or AuthFailed within `timeout` and leaves nothing behind."""
+        self._random.shuffle(self._servers)  # or every client of a cluster would sit on the first server
+        self._ready = asyncio.get_running_loop().create_future()
+        self._answered = self._disconnected_at = self._clock.monotonic()
+        self._keeper = asyncio.create_task(self._keep(), name="zookeeper session")
+        self._keeper.add_done_callback(self._on_keeper_end)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ready
+        except TimeoutError:
+            await self.close()
+            servers = ", ".join(sorted(str(server) for server in self._servers))
+            detail = f"no session with {servers} within {timeout:.1f} s: {self._last_error}"
+            raise ConnectionLoss(detail=detail) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the session at the server, which removes its ephemerals before it answers, then the connection."""
+        if self.state is SessionState.CLOSED:
+            return
+        self.state = SessionState.CLOSED
+        self._fail_waiting()
+        for task in (self._keeper, self._announcement):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is None or not connection.is_open:
+            return
+        farewell = Request(OpCode.CLOSE_SESSION, b"", "")
+        connection.send(farewell)
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                await farewell.future
+                await asyncio.shield(connection.closed)
+        except (TimeoutError, ZooKeeperError) as error:
+            logger.info("session 0x%x: closed without the server's word: %s", self.session_id, error)
+        finally:
+            connection.abort("client closed")
+
+    def submit(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
+        """Send now, or when there is a connection again. The future ends with the reply or an error, always."""
+        request = Request(opcode, body, path, on_reply)
+        refusal = _REFUSALS.get(self.state)
+        if refusal is not None:
+            request.fail(refusal(path))
+        elif self._connection is not None and self._connection.is_open:
+            self._send(self._connection, request)
+        else:
+            self._waiting.append(request)
+        return request.future
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    @property
+    def has_multi_read(self) -> bool:
+        """Of the server that we are on, or were last on."""
+        return self._server_has_multi_read.get(self._servers[0], True)
+
+    def silence(self) -> float:
+        if self._connection is not None:
+            self._answered = self._connection.last_answered
+        return self._clock.monotonic() - self._answered
+
+    async def authenticate(self, scheme: str, credential: bytes) -> None:
+        """Now, and again on each new connection: the identity belongs to the connection."""
+        if self._connection is not None and self._connection.is_open:
+            await self._connection.authenticate(scheme, credential).future
+        self.credentials.append((scheme, credential))
+
+    def abort_connection(self, reason: str) -> None:
+        """Drop the connection but keep the session: the next one resumes it."""
+        if self._connection is not None:
+            self._connection.abort(reason)
+
+    # --- the one task ---
+
+    async def _keep(self) -> None:
+        attempts = 0
+        while True:
+            server = self._servers[0]
+            try:
+                async with asyncio.timeout(self._attempt_timeout()):
+                    connection = await self._open(server)
+            except SessionExpired as error:
+                await self._expire(str(error))
+            except Unimplemented:
+                self._server_has_multi_read[server] = False  # and it has closed: the same server once more, unasked
+            except AuthFailed as error:
+                await self._on_auth_failure(error)
+                self._next_server()
+            except (OSError, ZooKeeperError) as error:
+                self._last_error = f"{server}: {str(error) or type(error).__name__}"
+                self._next_server()
+                attempts += 1
+                await self._back_off(attempts)
+            else:
+                attempts = 0
+                await self._serve(connection)
+                self._next_server()
+
+    async def _open(self, server: ServerAddress) -> Connection:
+        connection = Connection(self._clock, self._deliver)
+        try:
+            await self._network.connect(lambda: connection, server.host, server.port)
+            wanted = jute.ConnectRequest(
+                self._last_zxid, self._wanted_timeout_ms, self.session_id, self._password, read_only=False
+            )
+            self._adopt(await connection.handshake(wanted))
+            if server not in self._server_has_multi_read:
+                self._server_has_multi_read[server] = await self._probe(connection)
+            for scheme, credential in self.credentials:
+                await connection.authenticate(scheme, credential).future
+        except ZooKeeperError as error:
+            connection.abort("handshake failed")
+            if error.code == REQUIRES_SASL:
+                raise AuthFailed(detail=str(error)) from error
+            raise
+        except BaseException:
+            connection.abort("handshake failed")
+            raise
+        return connection
+
+    async def _probe(self, connection: Connection) -> bool:
+        """Alone and first: a server without multi-read closes, and whatever else was in flight would be lost."""
+        try:
+            await self._send(connection, Request(OpCode.MULTI_READ, jute.MULTI_END, ""))
+        except MarshallingError:
+            return False
+        return True
+
+    def _adopt(self, response: jute.ConnectResponse) -> None:
+        if response.timeout_ms <= 0:
+            if self.session_id == 0:
+                raise ConnectionLoss(detail="the server gave no session")
+            raise SessionExpired(detail="by the server's word")
+        if self.session_id not in (0, response.session_id):
+            raise SessionExpired(detail="the server answered with another session")
+        if self.session_id == 0:
+            logger.info("session 0x%x: new, timeout %d ms", response.session_id, response.timeout_ms)
+        self.session_id = response.session_id
+        self._password = response.password
+        self.timeout_ms = response.timeout_ms
+        self._disconnected_at = self._clock.monotonic()  # the session lives, even if this connection comes to nothing
+
+    async def _serve(self, connection: Connection) -> None:
+        """From here on requests go out; returns when the connection is lost."""
+        for body in self._watches.set_watches():
+            self._send(connection, Request(OpCode.SET_WATCHES, body, "")).add_done_callback(_ignore_outcome)
+        self._connection = connection
+        self.state = SessionState.CONNECTED
+        while self._waiting:
+            self._send(connection, self._waiting.popleft())
+        self._announce()
+        await self._keep_alive(connection)
+        self._answered = connection.last_answered
+        self._last_zxid = max(self._last_zxid, connection.last_zxid)
+        self._disconnected_at = self._clock.monotonic()
+        self._connection = None
+        self.state = SessionState.DISCONNECTED
+        self.disconnections += 1
+        logger.info("session 0x%x: disconnected", self.session_id)
+
+    async def _keep_alive(self, connection: Connection) -> None:
+        timeout = self.timeout_ms / 1000
+        while not connection.closed.done():
+            now = self._clock.monotonic()
+            drop_at = connection.last_received + timeout * 2 / 3
+            if now >= drop_at:
+                connection.abort(f"nothing received for {now - connection.last_received:.1f} s")
+                # Not waiting for the transport's own notice: everything in flight has failed already.
+                return
+            ping_at = connection.last_sent + timeout / 3
+            if now >= ping_at:
+                connection.ping()
+                ping_at = now + timeout / 3
+            await asyncio.wait((connection.closed,), timeout=min(drop_at, ping_at) - now)
+
+    # --- ends and beginnings ---
+
+    def _on_keeper_end(self, keeper: asyncio.Task[None]) -> None:
+        """It ends by `close`. Otherwise it met a bug, and nobody shall wait for a session that nobody keeps."""
+        if keeper.cancelled():
+            return
+        error = keeper.exception()
+        self.state = SessionState.CLOSED
+        self._fail_waiting()
+        self.abort_connection("the session's keeper failed")
+        if self._ready is not None and not self._ready.done() and error is not None:
+            self._ready.set_exception(error)
+        context = {"message": "zookeeper session keeper failed", "exception": error, "task": keeper}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+    def _announce(self) -> None:
+        """A session is there: the first one releases `start`, each later one is told to the listeners."""
+        if self._announced:
+            return
+        self._announced = True
+        if self._first_session:
+            self._first_session = False
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)
+            return
+        calls = [listener.after_new_session for listener in self.listeners]
+        self._announcement = asyncio.create_task(self._tell(calls), name="zookeeper after_new_session")
+
+    async def _expire(self, reason: str) -> None:
+        logger.warning("session 0x%x: expired: %s", self.session_id, reason)
+        self.state = SessionState.EXPIRED
+        self.expirations += 1
+        self._fail_waiting()
+        self._watches.clear()
+        self.session_id, self._password, self._last_zxid = 0, jute.NO_PASSWORD, 0
+        if self._announcement is not None:
+            await self._announcement
+            self._announcement = None
+        if not self._first_session:
+            await self._tell([listener.before_new_session for listener in self.listeners])
+        self._announced = False
+
+    async def _on_auth_failure(self, error: AuthFailed) -> None:
+        logger.error("session 0x%x: authentication failed: %s", self.session_id, error)
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            return
+        self.state = SessionState.AUTH_FAILED
+        self._fail_waiting()
+        await self._tell([listener.on_auth_failure for listener in self.listeners])
+        await asyncio.sleep(AUTH_RETRY)
+        # Back to waiting for a connection, unless the session is lost anyway.
+        self.state = SessionState.DISCONNECTED if self.session_id else SessionState.EXPIRED
+
+    async def _tell(self, calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Each listener in turn. One that fails is reported and does not keep the others from being told."""
+        for call in calls:
+            try:
+                await call()
+            except Exception as error:
+                context = {"message": f"zookeeper session listener {call!r} failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+    def _fail_waiting(self) -> None:
+        refusal = _REFUSALS[self.state]
+        while self._waiting:
+            request = self._waiting.popleft()
+            request.fail(refusal(request.path))
+
+    # --- small parts ---
+
+    def _send(self, connection: Connection, request: Request) -> asyncio.Future[Reply]:
+        if request.opcode is OpCode.MULTI_READ and not self.has_multi_read:
+            # It waited for a connection, which came to a server that would drop it for this request.
+            request.fail(Unimplemented(request.path))
+            return request.future
+        self.requests[request.opcode.name.lower()] += 1
+        connection.send(request)
+        return request.future
+
+    def _next_server(self) -> None:
+        self._servers.append(self._servers.pop(0))
+
+    def _until_local_expiry(self) -> float:
+        return self._disconnected_at + self.timeout_ms / 1000 * 4 / 3 - self._clock.monotonic()
+
+    def _attempt_timeout(self) -> float:
+        share = self._wanted_timeout_ms / 1000 / len(self._servers)
+        return min(share, max(self._until_local_expiry(), 0.0)) if self.session_id else share
+
+    async def _back_off(self, attempts: int) -> None:
+        most = min(BACKOFF_MAX, BACKOFF_FIRST * 2**attempts)
+        delay = self._random.uniform(most / 2, most)
+        if self.session_id:
+            delay = min(delay, max(self._until_local_expiry(), 0.0))
+        await asyncio.sleep(delay)
+        if self.session_id and self._until_local_expiry() <= 0:
+            seconds = self._clock.monotonic() - self._disconnected_at
+            await self._expire(f"no connection for {seconds:.1f} s, {self._last_error}")
+
+
+def _ignore_outcome(future: asyncio.Future[Reply]) -> None:
+    """The watches stay in the registry: if this connection is lost, the next one sets them."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,136 @@
+"""Which watches are set, and at which zxid the state that their owners hold was read.
+
+A watch belongs to the connection, so after each reconnect all are set again by SetWatches, which compares a zxid with
+the node's: everything newer fires at once. That zxid is, per path, the one of the reply that gave the owner its state.
+The session's last zxid would be wrong: other replies moved it past changes that the owner has not seen. A smaller zxid
+is always safe, it only fires more. Reference: zookeeper.md sections 4.1, 4.3 and 4.4.
+
+Registering happens when the reply of the read arrives, in order with events, never when the coroutine that waits for it
+wakes up: an event may follow in the same packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from klamm.model.errors import NoNode
+from klamm.model.ports import Watcher, WatchEvent, WatchKind
+from klamm.zookeeper import jute
+from klamm.zookeeper.client.connection import OnReply
+
+FRAME_BYTES: Final = 128 * 1024
+EXACT_GROUPS: Final = 256
+"""Up to so many distinct zxids each get a frame of their own; beyond that neighbours share the smaller zxid."""
+
+
+class _Watch:
+    __slots__ = ("watchers", "zxid")
+
+    def __init__(self, zxid: int, watcher: Watcher) -> None:
+        self.zxid = zxid
+        self.watchers = [watcher]
+
+    def add(self, zxid: int, watcher: Watcher) -> None:
+        # No event came since the older registration, so the node has not changed up to the newer reply; but the older
+        # one may still be on its way to the server (SetWatches), so the smaller zxid is the one that is always right.
+        self.zxid = min(self.zxid, zxid)
+        if watcher not in self.watchers:
+            self.watchers.append(watcher)
+
+
+_Table = dict[str, _Watch]
+
+
+class WatchRegistry:
+    """Keyed by absolute path and kind, so that a handler is never doubled by a reconnect."""
+
+    def __init__(self) -> None:
+        self._data: _Table = {}
+        self._exist: _Table = {}
+        self._child: _Table = {}
+
+    def __len__(self) -> int:
+        return len(self._data) + len(self._exist) + len(self._child)
+
+    def add_data(self, path: str, watcher: Watcher, zxid: int, *, exists: bool) -> None:
+        """Where the node was there it is a data watch, else one for its creation: SetWatches treats them apart."""
+        self._add(self._data if exists else self._exist, path, watcher, zxid)
+
+    def add_child(self, path: str, watcher: Watcher, zxid: int) -> None:
+        self._add(self._child, path, watcher, zxid)
+
+    @staticmethod
+    def _add(table: _Table, path: str, watcher: Watcher, zxid: int) -> None:
+        watch = table.get(path)
+        if watch is None:
+            table[path] = _Watch(zxid, watcher)
+        else:
+            watch.add(zxid, watcher)
+
+    # What a read does when its reply arrives, with the reply's zxid and error code.
+
+    def on_exists(self, path: str, watcher: Watcher | None) -> OnReply | None:
+        """Also of a node that is not there: then the watch is for its creation."""
+
+        def register(zxid: int, code: int) -> None:
+            if code in (0, NoNode.code) and watcher is not None:
+                self.add_data(path, watcher, zxid, exists=code == 0)
+
+        return None if watcher is None else register
+
+    def on_get(self, path: str, watcher: Watcher | None) -> OnReply | None:
+        def register(zxid: int, code: int) -> None:
+            if code == 0 and watcher is not None:
+                self.add_data(path, watcher, zxid, exists=True)
+
+        return None if watcher is None else register
+
+    def on_children(self, path: str, watcher: Watcher | None) -> OnReply | None:
+        def register(zxid: int, code: int) -> None:
+            if code == 0 and watcher is not None:
+                self.add_child(path, watcher, zxid)
+
+        return None if watcher is None else register
+
+    def take(self, event: WatchEvent) -> list[Watcher]:
+        """The watchers to call for an event; they are spent, as the server's are. A deletion ends both kinds."""
+        tables: tuple[_Table, ...]
+        match event.kind:
+            case WatchKind.CREATED | WatchKind.DATA_CHANGED:
+                tables = (self._data, self._exist)
+            case WatchKind.DELETED:
+                tables = (self._data, self._exist, self._child)
+            case WatchKind.CHILDREN_CHANGED:
+                tables = (self._child,)
+        fired: list[Watcher] = []
+        for table in tables:
+            watch = table.pop(event.path, None)
+            if watch is not None:
+                fired += [watcher for watcher in watch.watchers if watcher not in fired]
+        return fired
+
+    def clear(self) -> None:
+        self._data.clear()
+        self._exist.clear()
+        self._child.clear()
+
+    def set_watches(self) -> Iterator[bytes]:
+        """Bodies of the SetWatches requests that register everything again, each small enough for any server."""
+        tables = (self._data, self._exist, self._child)
+        entries = [(watch.zxid, path, kind) for kind, table in enumerate(tables) for path, watch in table.items()]
+        entries.sort()
+        merge = len({zxid for zxid, _, _ in entries}) > EXACT_GROUPS
+        group: tuple[list[str], list[str], list[str]] = ([], [], [])
+        group_zxid, group_bytes = 0, 0
+        for zxid, path, kind in entries:
+            size = 4 + len(path.encode())
+            if group_bytes and (group_bytes + size > FRAME_BYTES or (zxid != group_zxid and not merge)):
+                yield jute.pack_set_watches(group_zxid, *group)
+                group, group_bytes = ([], [], []), 0
+            if not group_bytes:
+                group_zxid = zxid
+            group[kind].append(path)
+            group_bytes += size
+        if group_bytes:
+            yield jute.pack_set_watches(group_zxid, *group)
