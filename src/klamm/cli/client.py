@@ -1,0 +1,27 @@
+"""The admin client that the commands share: kafka-python's, with timeouts a person will wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka.admin import KafkaAdminClient
+
+from klamm.cli.output import clear_errors
+
+REQUEST_TIMEOUT_MS = 15_000
+
+
+@contextmanager
+def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
+    with clear_errors(bootstrap):
+        client = KafkaAdminClient(
+            bootstrap_servers=bootstrap,
+            client_id="klamm-cli",
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            bootstrap_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        try:
+            yield client
+        finally:
+            client.close()

@@ -1,0 +1,30 @@
+"""The klamm command. Each group of commands has its module; this file only mounts them."""
+
+from __future__ import annotations
+
+import typer
+
+from klamm.cli import messages, servers
+from klamm.cli.controller import controller_app
+from klamm.cli.lake import lake_app
+from klamm.cli.topics import topics_app
+
+app = typer.Typer(
+    name="klamm",
+    help="A Kafka-compatible cluster around the ZooKeeper-based controller.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(servers.up)
+app.command()(servers.broker)
+app.command()(servers.zookeeper)
+app.add_typer(topics_app, name="topics")
+app.add_typer(controller_app, name="controller")
+app.command()(messages.produce)
+app.command()(messages.consume)
+app.add_typer(lake_app, name="lake")
+
+
+def main() -> None:
+    app()

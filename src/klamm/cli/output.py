@@ -1,0 +1,60 @@
+"""What every command prints and how it ends: plain text or one JSON document; 0 done, 1 refused or failed, 2 usage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import orjson
+import typer
+from kafka.errors import KafkaError as ClientError
+from rich.console import Console
+from rich.table import Table
+
+from klamm.model.errors import KlammError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Bootstrap = Annotated[
+    str, typer.Option("--bootstrap-server", help="HOST:PORT of any broker.", envvar="KLAMM_BOOTSTRAP_SERVER")
+]
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def fail(message: str) -> NoReturn:
+    """One clear line on stderr, exit code 1."""
+    sys.stderr.write(f"klamm: {message}\n")
+    raise typer.Exit(1)
+
+
+@contextmanager
+def clear_errors(bootstrap: str = "") -> Iterator[None]:
+    """Errors that a user can act on become one line; bugs stay tracebacks."""
+    try:
+        yield
+    except KlammError as error:
+        fail(str(error))
+    except ClientError as error:
+        where = f" (at {bootstrap})" if bootstrap else ""
+        fail(f"{describe(error)}{where}")
+
+
+def describe(error: ClientError) -> str:
+    name = type(error).__name__.removesuffix("Error")
+    if name in {"NoBrokersAvailable", "KafkaConnection", "KafkaTimeout", "NodeNotReady"}:
+        return "no broker answers: is the cluster up and the address right?"
+    details = "; ".join(str(argument) for argument in error.args if argument)
+    return f"{name}: {details}" if details else name
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns aligned, no frame: readable by eyes, cut and awk."""
+    table = Table(*columns, box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console(highlight=False, soft_wrap=True).print(table)

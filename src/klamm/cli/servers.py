@@ -1,0 +1,72 @@
+"""klamm up, broker and zookeeper: the commands that start servers, which they import lazily: clients stay light."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from klamm.cli.output import clear_errors
+from klamm.model.errors import ConfigError
+
+
+def up(
+    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 3,
+    zookeeper: Annotated[
+        str,
+        typer.Option(help="embedded (the real one, needs Java), memory (ours), or HOST:PORT[/chroot] of your own."),
+    ] = "",
+    data: Annotated[
+        Path | None, typer.Option(help="Keep data here; without it everything ends with the cluster.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the first broker; the others follow. 0: free ones.")
+    ] = 9092,
+) -> None:
+    """Start a cluster on this machine. Ctrl-C ends it."""
+    from klamm.server.up import run_cluster
+
+    with clear_errors():
+        run_cluster(brokers=brokers, zookeeper=zookeeper, data=data, port=port)
+
+
+def broker(
+    server_properties: Annotated[Path, typer.Argument(help="Kafka's server.properties.")],
+    override: Annotated[list[str] | None, typer.Option("--override", help="key=value, repeatable.")] = None,
+    die_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run one broker in the foreground. SIGTERM is a controlled shutdown."""
+    from klamm.server.process import run_broker
+
+    with clear_errors():
+        run_broker(_properties(server_properties, override or []), die_with_parent=die_with_parent)
+
+
+def zookeeper(
+    memory: Annotated[bool, typer.Option("--memory", help="Our own server (the default); kept for clarity.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 2181,
+    data: Annotated[Path | None, typer.Option(help="Journal here; without it everything is in memory only.")] = None,
+    die_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run our own ZooKeeper in the foreground."""
+    from klamm.server.zookeeper import run_zookeeper
+
+    del memory
+    with clear_errors():
+        run_zookeeper(port=port, data=data, die_with_parent=die_with_parent)
+
+
+def _properties(path: Path, overrides: list[str]) -> dict[str, str]:
+    from klamm.model.settings import parse_properties
+
+    try:
+        properties = parse_properties(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    for entry in overrides:
+        key, equals, value = entry.partition("=")
+        if not equals:
+            raise ConfigError(f"--override {entry!r} is not key=value")
+        properties[key.strip()] = value.strip()
+    return properties

@@ -1,0 +1,104 @@
+"""klamm topics: list, create, describe, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from klamm.cli.client import admin
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
+from klamm.model.errors import ErrorCode
+
+topics_app = typer.Typer(help="Topics: list, create, describe, delete.", no_args_is_help=True)
+
+
+@topics_app.command("list")
+def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Names of all topics."""
+    with admin(bootstrap) as client:
+        names = sorted(client.list_topics())
+    if json:
+        print_json({"topics": names})
+    else:
+        for name in names:
+            typer.echo(name)
+
+
+@topics_app.command()
+def create(
+    name: str,
+    partitions: Annotated[int, typer.Option(min=1)] = 1,
+    replication_factor: Annotated[int, typer.Option("--replication-factor", min=1)] = 1,
+    config: Annotated[list[str] | None, typer.Option("--config", help="key=value, repeatable.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Create a topic and wait until every partition has a leader."""
+    configs = dict(_key_value(entry) for entry in config or ())
+    wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
+    with admin(bootstrap) as client:
+        answer = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
+    _refuse_if_error(answer, f"topic {name} was not created")
+    if json:
+        print_json({"created": name, "partitions": partitions, "replication_factor": replication_factor})
+    else:
+        typer.echo(f"created topic {name} with {partitions} partitions, {replication_factor} replicas each")
+
+
+@topics_app.command()
+def delete(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Delete a topic and wait until it is gone from the metadata."""
+    with admin(bootstrap) as client:
+        answer = client.delete_topics([name], raise_errors=False)["topics"][0]
+    _refuse_if_error(answer, f"topic {name} was not deleted")
+    if json:
+        print_json({"deleted": name})
+    else:
+        typer.echo(f"deleted topic {name}")
+
+
+@topics_app.command()
+def describe(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Leader, replicas and ISR of every partition."""
+    with admin(bootstrap) as client:
+        topic = client.describe_topics([name])[0]
+    _refuse_if_error(topic, f"topic {name}")
+    partitions = [
+        {
+            "partition": partition["partition_index"],
+            "leader": partition["leader_id"],
+            "leader_epoch": partition.get("leader_epoch", -1),
+            "replicas": list(partition["replica_nodes"]),
+            "isr": list(partition["isr_nodes"]),
+            "offline": list(partition.get("offline_replicas") or ()),
+        }
+        for partition in sorted(topic["partitions"], key=lambda entry: entry["partition_index"])
+    ]
+    if json:
+        print_json({"topic": name, "partitions": partitions})
+        return
+    print_table(
+        ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "OFFLINE"),
+        [
+            (p["partition"], p["leader"], p["leader_epoch"], *(",".join(map(str, p[k])) for k in LISTS))
+            for p in partitions
+        ],
+    )
+
+
+LISTS = ("replicas", "isr", "offline")
+
+
+def _key_value(entry: str) -> tuple[str, str]:
+    key, equals, value = entry.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{entry!r} is not key=value")
+    return key, value
+
+
+def _refuse_if_error(answer: dict[str, Any], what: str) -> None:
+    code = ErrorCode(answer["error_code"])
+    if code is not ErrorCode.NONE:
+        reason = answer.get("error_message") or code.name
+        fail(f"{what}: {reason}")

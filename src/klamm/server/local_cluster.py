@@ -1,0 +1,197 @@
+"""A cluster on this machine: one ZooKeeper and n broker processes, as `klamm up` and the test fixture run it.
+
+Brokers are separate processes, so that kill -9 of one is a real one. Each has two listeners: CLIENT for everybody, and
+INTERNAL, on which alone control requests are obeyed (design D6). Ports are chosen by the kernel unless given, and kept
+over restarts: clients find a broker where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from klamm.model.errors import ConfigError
+from klamm.net.client import BrokerConnection
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.server.child import Child, ChildFailed
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+from klamm.zookeeper.server.embedded import available as embedded_available
+
+HOST = "127.0.0.1"
+READY_TIMEOUT = 60.0
+METADATA_VERSION = 7
+
+Properties = Mapping[str, str]
+
+
+class LocalBroker:
+    """One broker process with its properties file and data directory."""
+
+    def __init__(self, broker_id: int, directory: Path, zookeeper: str, port: int, properties: Properties) -> None:
+        self.id = broker_id
+        self.directory = directory
+        self._zookeeper = zookeeper
+        self._properties = dict(properties)
+        self.port = port
+        self._internal_port = 0
+        self._file = directory / "server.properties"
+        self.child = Child(f"broker {broker_id}", ["broker", str(self._file)], directory / "broker.log")
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.child.alive
+
+    async def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        ready = await self.child.start(READY_TIMEOUT)
+        ports = dict(listener.split("://") for listener in ready.split(", "))
+        self.port = int(ports["CLIENT"].rpartition(":")[2])
+        self._internal_port = int(ports["INTERNAL"].rpartition(":")[2])
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "broker.id": str(self.id),
+            "zookeeper.connect": self._zookeeper,
+            "listeners": f"CLIENT://{HOST}:{self.port},INTERNAL://{HOST}:{self._internal_port}",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "log.dirs": str(self.directory / "data"),
+            **self._properties,
+        }
+
+
+class LocalCluster:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        zookeeper: str = "",
+        port: int = 0,
+        durable: bool = False,
+        properties: Properties | None = None,
+    ) -> None:
+        self._directory = directory
+        self._broker_count = brokers
+        self._wanted_zookeeper = zookeeper
+        self._port = port
+        self._durable = durable
+        self._properties = dict(properties or {})
+        self.zookeeper = ""
+        """HOST:PORT[/chroot] once started."""
+        self.zookeeper_kind = ""
+        self.brokers: dict[int, LocalBroker] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[LocalCluster]:
+        """Up on entry: a controller is elected and every broker answers Metadata. Down on exit, whatever happened."""
+        async with self._running_zookeeper() as address:
+            self.zookeeper = address
+            for broker_id in range(1, self._broker_count + 1):
+                port = self._port + broker_id - 1 if self._port else 0
+                directory = self._directory / f"broker-{broker_id}"
+                self.brokers[broker_id] = LocalBroker(broker_id, directory, address, port, self._properties)
+            try:
+                await self._start_all()
+                await self.wait_until_ready()
+                yield self
+            finally:
+                await self._stop_all()
+
+    async def _start_all(self) -> None:
+        # One after the other would cost a start-up time each; all at once shares two cores well enough.
+        results = await asyncio.gather(*(broker.start() for broker in self.brokers.values()), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _stop_all(self) -> None:
+        """All at once: leadership has nowhere to go in a cluster that ends."""
+        for broker in reversed(self.brokers.values()):
+            if broker.alive:
+                broker.child.signal(signal.SIGTERM)
+        await asyncio.gather(*(broker.child.stop() for broker in self.brokers.values()))
+
+    @asynccontextmanager
+    async def _running_zookeeper(self) -> AsyncIterator[str]:
+        wanted = self._wanted_zookeeper
+        if wanted and wanted not in {"embedded", "memory"}:
+            self.zookeeper_kind = "yours"
+            yield wanted
+            return
+        missing = embedded_available()
+        if wanted == "embedded" and missing:
+            raise ConfigError(missing)
+        if wanted == "memory" or missing:
+            self.zookeeper_kind = "ours" + (f" ({missing})" if missing and not wanted else "")
+            async with self._running_memory_zookeeper() as address:
+                yield address
+            return
+        self.zookeeper_kind = "embedded Apache ZooKeeper"
+        server = EmbeddedZooKeeper(self._directory / "zookeeper", force_sync=self._durable)
+        async with server.running():
+            yield f"{HOST}:{server.port}"
+
+    @asynccontextmanager
+    async def _running_memory_zookeeper(self) -> AsyncIterator[str]:
+        arguments = ["zookeeper", "--port", "0"]
+        if self._durable:
+            arguments += ["--data", str(self._directory / "zookeeper")]
+        child = Child("ZooKeeper", arguments, self._directory / "zookeeper.log")
+        try:
+            yield await child.start()
+        finally:
+            await child.stop()
+
+    async def wait_until_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        """Every broker that runs knows a controller and all the others that run."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not await self._is_ready():
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logs = self._directory / "broker-*" / "broker.log"
+            raise ChildFailed(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
+
+    async def _is_ready(self) -> bool:
+        alive = {broker.id for broker in self.brokers.values() if broker.alive}
+        for broker_id in sorted(alive):
+            metadata = await self.metadata(broker_id, [])
+            if metadata is None or metadata.controller_id < 0:
+                return False
+            if {broker.node_id for broker in metadata.brokers} != alive:
+                return False
+        return True
+
+    async def metadata(self, broker_id: int, topics: list[str] | None = None) -> Any | None:
+        """What one broker answers to Metadata (None: all topics), or None when it does not answer."""
+        broker = self.brokers[broker_id]
+        connection = BrokerConnection(AsyncioNetwork(), HOST, broker.port, "klamm-up", SystemClock())
+        cls = request_class(ApiKey.METADATA)
+        wanted = None if topics is None else [cls.MetadataRequestTopic(name=name) for name in topics]
+        request = cls(version=METADATA_VERSION, topics=wanted, allow_auto_topic_creation=False)
+        try:
+            await connection.connect()
+            body = encode_request(request, METADATA_VERSION)
+            answer = await connection.request(ApiKey.METADATA, METADATA_VERSION, [body], timeout=10.0)
+            return decode_response(ApiKey.METADATA, METADATA_VERSION, answer)
+        except OSError:
+            return None
+        finally:
+            await connection.close()

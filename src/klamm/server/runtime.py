@@ -1,0 +1,71 @@
+"""The real world behind the ports, and how a server process runs in it: uvloop, signals, the death of its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from klamm.log.disk import FileDisk
+from klamm.model.ports import Clock, Disk, Network
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What everything below the server gets handed in. A simulation makes its own."""
+
+    clock: Clock
+    network: Network
+    disk: Disk
+    random: random.Random
+
+
+def real_ports(disk_workers: int = 4) -> Ports:
+    return Ports(SystemClock(), AsyncioNetwork(), FileDisk(disk_workers), random.Random())
+
+
+def run(main: Coroutine[Any, Any, int]) -> None:
+    """Run a server to its end in this process and exit with its code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main))
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT. A second one finds the default handler and ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill us when whoever started us is gone, even by kill -9: a test leaves no orphan."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel knew of our wish
+        sys.exit(1)
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", force=True
+    )

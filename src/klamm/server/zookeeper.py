@@ -1,0 +1,29 @@
+"""Our own ZooKeeper as a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from klamm.model.errors import ConfigError
+from klamm.server import runtime
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+
+
+def run_zookeeper(*, port: int, data: Path | None, die_with_parent: bool) -> None:
+    runtime.log_to_stderr()
+    if die_with_parent:
+        runtime.die_with_parent()
+    runtime.run(_serve(port, data))
+
+
+async def _serve(port: int, data: Path | None) -> int:
+    stop = runtime.stop_on_signals()
+    ports = runtime.real_ports()
+    server = MemoryZooKeeper(ports.network, ports.clock, ports.random, data=data)
+    try:
+        async with server.running("127.0.0.1", port):
+            print(f"ZooKeeper ready: 127.0.0.1:{server.port}", flush=True)
+            await stop.wait()
+    except OSError as error:
+        raise ConfigError(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}") from None
+    return 0

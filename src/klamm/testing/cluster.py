@@ -1,0 +1,219 @@
+"""A real cluster for tests: real processes, real elections, kill -9 at will.
+
+The methods are plain functions, usable from any test, synchronous or not: a thread of its own runs the event loop that
+owns the broker processes. (The kernel ties "die with your parent" to the thread that started a child, so that thread
+lives exactly as long as the cluster.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kafka.admin import KafkaAdminClient
+
+from klamm.server.local_cluster import LocalCluster
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 60.0
+
+
+class KlammCluster:
+    """What the fixture `klamm_cluster` gives to a test."""
+
+    def __init__(self, local: LocalCluster, loop: asyncio.AbstractEventLoop) -> None:
+        self._local = local
+        self._loop = loop
+
+    # --- what one sees
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT,... of all brokers, dead ones included: as clients are configured in life."""
+        return self._local.bootstrap
+
+    @property
+    def zookeeper(self) -> str:
+        return self._local.zookeeper
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self._local.brokers)
+
+    @property
+    def alive(self) -> list[int]:
+        return sorted(broker.id for broker in self._local.brokers.values() if broker.alive)
+
+    @property
+    def controller(self) -> int:
+        """Id of the broker that the others take for the controller."""
+        return self._wait_for(self._controller_now, "a controller")
+
+    def directory(self, broker: int) -> Path:
+        """Data directory (log.dirs) of a broker."""
+        return self._local.brokers[broker].directory / "data"
+
+    def log_text(self, broker: int) -> str:
+        return self._local.brokers[broker].child.log.read_text(errors="replace")
+
+    def pid(self, broker: int) -> int:
+        pid = self._local.brokers[broker].child.pid
+        assert pid is not None, f"broker {broker} does not run"
+        return pid
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """The live leader, awaited if there is none at the moment."""
+
+        def leader() -> int | None:
+            for entry in self.partitions(topic):
+                if entry.partition_index == partition and entry.leader_id in self.alive:
+                    return int(entry.leader_id)
+            return None
+
+        return self._wait_for(leader, f"a leader of {topic}-{partition}")
+
+    def isr_of(self, topic: str, partition: int = 0) -> list[int]:
+        return next(sorted(p.isr_nodes) for p in self.partitions(topic) if p.partition_index == partition)
+
+    def partitions(self, topic: str) -> list[Any]:
+        """Partition entries of Metadata, as the first broker that answers has them."""
+        for broker in self.alive:
+            metadata = self._call(self._local.metadata(broker, [topic]))
+            if metadata is not None:
+                return list(metadata.topics[0].partitions)
+        return []
+
+    # --- what one does
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int | None = None, **configs: object
+    ) -> None:
+        """Create and wait for leaders. Configuration keys with underscores: `min_insync_replicas=2`."""
+        replicas = min(3, len(self.alive)) if replication_factor is None else replication_factor
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            client.create_topics(
+                {
+                    name: {
+                        "num_partitions": partitions,
+                        "replication_factor": replicas,
+                        "configs": {key.replace("_", "."): str(value) for key, value in configs.items()},
+                    }
+                }
+            )
+        finally:
+            client.close()
+        for partition in range(partitions):
+            self.leader_of(name, partition)
+
+    def kill(self, broker: int) -> None:
+        """kill -9: no hand-over of leadership, no clean marker, the session expires by itself."""
+        self._call(self._local.brokers[broker].child.kill())
+
+    def stop(self, broker: int) -> None:
+        """SIGTERM: a controlled shutdown."""
+        self._call(self._local.brokers[broker].child.stop())
+
+    def start(self, broker: int) -> None:
+        self._call(self._local.brokers[broker].start())
+
+    def pause(self, broker: int) -> None:
+        """SIGSTOP: alive for the kernel, dead for everybody else."""
+        self._local.brokers[broker].child.signal(signal.SIGSTOP)
+
+    def resume(self, broker: int) -> None:
+        self._local.brokers[broker].child.signal(signal.SIGCONT)
+
+    def wait_until_healthy(self, timeout: float = WAIT_SECONDS) -> None:
+        """All brokers that run know each other and a controller, and every partition has its full ISR of them."""
+        self._call(self._local.wait_until_ready(timeout))
+        self._wait_for(self._all_in_sync, "full ISRs everywhere", timeout)
+
+    def _all_in_sync(self) -> bool:
+        alive = set(self.alive)
+        for broker in sorted(alive):
+            metadata = self._call(self._local.metadata(broker))
+            if metadata is None:
+                return False
+            for topic in metadata.topics:
+                for partition in topic.partitions:
+                    if partition.leader_id not in alive:
+                        return False
+                    if set(partition.isr_nodes) != set(partition.replica_nodes) & alive:
+                        return False
+        return True
+
+    def _controller_now(self) -> int | None:
+        answers = {self._controller_according_to(broker) for broker in self.alive}
+        return answers.pop() if len(answers) == 1 and answers <= set(self.alive) else None
+
+    def _controller_according_to(self, broker: int) -> int:
+        metadata = self._call(self._local.metadata(broker, []))
+        return -1 if metadata is None else int(metadata.controller_id)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _wait_for(self, condition: Any, what: str, timeout: float = WAIT_SECONDS) -> Any:
+        deadline = time.monotonic() + timeout
+        while True:
+            value = condition()
+            if value is not None and value is not False:
+                return value
+            assert time.monotonic() < deadline, f"{what} did not come within {timeout:.0f} s"
+            time.sleep(0.05)
+
+
+@contextmanager
+def running_cluster(
+    directory: Path,
+    *,
+    brokers: int = 3,
+    zookeeper: str = "memory",
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[KlammCluster]:
+    """A cluster for the length of a `with`; the fixture is this with pytest's temporary directory."""
+    local = LocalCluster(
+        directory,
+        brokers=brokers,
+        zookeeper=zookeeper,
+        properties={"zookeeper.session.timeout.ms": "6000", **(properties or {})},
+    )
+    loop = asyncio.new_event_loop()
+    up, down = threading.Event(), asyncio.Event()
+    failure: list[BaseException] = []
+
+    async def serve() -> None:
+        async with local.running():
+            up.set()
+            await down.wait()
+
+    def own_the_processes() -> None:
+        try:
+            loop.run_until_complete(serve())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            up.set()
+
+    thread = threading.Thread(target=own_the_processes, name="klamm-cluster", daemon=True)
+    thread.start()
+    up.wait()
+    if failure:
+        loop.close()
+        raise failure[0]
+    try:
+        yield KlammCluster(local, loop)
+    finally:
+        loop.call_soon_threadsafe(down.set)
+        thread.join()
+        loop.close()
+        if failure:
+            raise failure[0]
