@@ -1,0 +1,172 @@
+"""A child process that never outlives its owner, and a port that nobody else takes.
+
+Death with the owner, also by `kill -9`, can only be promised by the kernel: PR_SET_PDEATHSIG. Three traps:
+
+- It must be set in the child. `preexec_fn` is unsafe beside threads, so a small interpreter sets it and then *becomes*
+  the program by exec: the pid is the program's own, and signals need no forwarding. The setting survives the exec.
+- The owner may die before the child has set it. The child therefore looks at its parent afterwards and leaves if that
+  is no longer the owner.
+- It fires when the *thread* that forked ends, not the process (prctl(2)). So one thread, which lives as long as the
+  process, forks every child; callers may come from any thread and any event loop.
+
+Each child leads its own process group: Ctrl-C at a terminal reaches only the owner, who stops its children in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+_BECOME = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
+if os.getppid() == int(sys.argv[1]):
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"cannot run {{sys.argv[2]}}: {{error.strerror}}")
+"""
+
+_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-children")
+_children: dict[int, Child] = {}
+
+
+class Child:
+    """A running process. Not bound to an event loop: it may be started in one and stopped in another."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        self._process = process
+        self.log_path = log_path
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative for a signal, as in `subprocess`."""
+        code = self._process.poll()
+        if code is not None:
+            _children.pop(self.pid, None)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Nothing happens when it has ended: its pid is reaped by us alone, so it cannot have a new owner yet."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    async def wait(self) -> int:
+        """Wait for its end, by the kernel's own event: no thread, no polling."""
+        if (code := self.returncode) is not None:
+            return code
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        pidfd = os.pidfd_open(self.pid)  # becomes readable when the process has ended
+        loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        code = self._process.wait()
+        _children.pop(self.pid, None)
+        return code
+
+    async def stop(self, grace: float) -> int:
+        """SIGTERM, then SIGKILL when it has not ended after `grace` seconds. A stopped process is continued first."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        try:
+            return await asyncio.wait_for(self.wait(), grace)
+        except TimeoutError:
+            return await self.kill()
+
+    async def kill(self) -> int:
+        self.signal(signal.SIGKILL)
+        return await self.wait()
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+
+def start_child(
+    argv: Sequence[str], *, log_path: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Child:
+    """Start `argv`; its output is appended to `log_path`. `env` is added to our own environment."""
+    return _forker.submit(_fork, list(argv), log_path, {**os.environ, **(env or {})}, cwd).result()
+
+
+def _fork(argv: list[str], log_path: Path, env: dict[str, str], cwd: Path | None) -> Child:
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            process_group=0,
+        )
+    child = Child(process, log_path)
+    _children[child.pid] = child
+    return child
+
+
+def living_children() -> list[Child]:
+    """What this process started and nobody has ended: a test run that ends well has none."""
+    return [child for child in list(_children.values()) if child.returncode is None]
+
+
+# --- ports -----------------------------------------------------------------------------------------------------------
+
+_reserved: dict[int, int] = {}  # port -> file descriptor of the socket that holds its name
+
+
+def reserve_port() -> int:
+    """A free TCP port of 127.0.0.1 that stays ours until `release_port`, also while no server of ours listens on it.
+
+    Below the range from which the kernel picks ports for outgoing connections, because one of those would block the
+    restart of a killed server. Among processes of ours the name of an abstract socket is the reservation: it vanishes
+    with the process that holds it. A stranger can still be faster, so whoever starts a server looks at the outcome.
+    """
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(15_000, lowest_outgoing) if lowest_outgoing > 16_000 else range(61_000, 65_536)
+    choice = random.SystemRandom()
+    for _ in range(1_000):
+        port = choice.choice(candidates)
+        holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            holder.bind(f"\0klamm-port-{port}")
+            if not port_is_taken(port):
+                _reserved[port] = holder.detach()
+                return port
+        except OSError:
+            pass  # reserved by another process of ours
+        finally:
+            holder.close()
+    raise OSError("no free port found on 127.0.0.1 in 1000 attempts")
+
+
+def release_port(port: int) -> None:
+    if (holder := _reserved.pop(port, None)) is not None:
+        os.close(holder)
+
+
+def port_is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT does not count as taken
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
