@@ -34,27 +34,25 @@ def up(
 def broker(
     server_properties: Annotated[Path, typer.Argument(help="Kafka's server.properties.")],
     override: Annotated[list[str] | None, typer.Option("--override", help="key=value, repeatable.")] = None,
-    die_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run one broker in the foreground. SIGTERM is a controlled shutdown."""
     from klamm.server.process import run_broker
 
     with clear_errors():
-        run_broker(_properties(server_properties, override or []), die_with_parent=die_with_parent)
+        run_broker(_properties(server_properties, override or []))
 
 
 def zookeeper(
     memory: Annotated[bool, typer.Option("--memory", help="Our own server (the default); kept for clarity.")] = True,
     port: Annotated[int, typer.Option(min=0, max=65535)] = 2181,
     data: Annotated[Path | None, typer.Option(help="Journal here; without it everything is in memory only.")] = None,
-    die_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run our own ZooKeeper in the foreground."""
     from klamm.server.zookeeper import run_zookeeper
 
     del memory
     with clear_errors():
-        run_zookeeper(port=port, data=data, die_with_parent=die_with_parent)
+        run_zookeeper(port=port, data=data)
 
 
 def _properties(path: Path, overrides: list[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """A cluster on this machine: one ZooKeeper and n broker processes, as `klamm up` and the test fixture run it.
 
 Brokers are separate processes, so that kill -9 of one is a real one. Each has two listeners: CLIENT for everybody, and
-INTERNAL, on which alone control requests are obeyed (design D6). Ports are chosen by the kernel unless given, and kept
-over restarts: clients find a broker where it was.
+INTERNAL, on which alone control requests are obeyed (design D6). Ports that are not given are reserved ones, kept over
+restarts: clients find a broker where it was.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from klamm.model.errors import ConfigError
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.server.child import Child, ChildFailed
+from klamm.server.child import ChildFailed, ServerProcess
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.zookeeper.server.child import release_port, reserve_port
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.server.embedded import available as embedded_available
 
@@ -39,10 +40,11 @@ class LocalBroker:
         self.directory = directory
         self._zookeeper = zookeeper
         self._properties = dict(properties)
-        self.port = port
-        self._internal_port = 0
+        self._reserved: list[int] = []
+        self.port = port or self._reserve()
+        self._internal_port = self._reserve()
         self._file = directory / "server.properties"
-        self.child = Child(f"broker {broker_id}", ["broker", str(self._file)], directory / "broker.log")
+        self.child = ServerProcess(f"broker {broker_id}", ["broker", str(self._file)], directory / "broker.log")
 
     @property
     def address(self) -> str:
@@ -55,10 +57,16 @@ class LocalBroker:
     async def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
-        ready = await self.child.start(READY_TIMEOUT)
-        ports = dict(listener.split("://") for listener in ready.split(", "))
-        self.port = int(ports["CLIENT"].rpartition(":")[2])
-        self._internal_port = int(ports["INTERNAL"].rpartition(":")[2])
+        await self.child.start(READY_TIMEOUT)
+
+    def release(self) -> None:
+        for port in self._reserved:
+            release_port(port)
+
+    def _reserve(self) -> int:
+        port = reserve_port()
+        self._reserved.append(port)
+        return port
 
     def _settings(self) -> dict[str, str]:
         return {
@@ -127,6 +135,8 @@ class LocalCluster:
             if broker.alive:
                 broker.child.signal(signal.SIGTERM)
         await asyncio.gather(*(broker.child.stop() for broker in self.brokers.values()))
+        for broker in self.brokers.values():
+            broker.release()
 
     @asynccontextmanager
     async def _running_zookeeper(self) -> AsyncIterator[str]:
@@ -153,7 +163,7 @@ class LocalCluster:
         arguments = ["zookeeper", "--port", "0"]
         if self._durable:
             arguments += ["--data", str(self._directory / "zookeeper")]
-        child = Child("ZooKeeper", arguments, self._directory / "zookeeper.log")
+        child = ServerProcess("ZooKeeper", arguments, self._directory / "zookeeper.log")
         try:
             yield await child.start()
         finally:

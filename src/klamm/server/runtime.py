@@ -1,11 +1,9 @@
-"""The real world behind the ports, and how a server process runs in it: uvloop, signals, the death of its parent."""
+"""The real world behind the ports, and how a server process runs in it: uvloop and signals."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
-import os
 import random
 import signal
 import sys
@@ -19,8 +17,6 @@ from klamm.log.disk import FileDisk
 from klamm.model.ports import Clock, Disk, Network
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +51,6 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     return stop
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill us when whoever started us is gone, even by kill -9: a test leaves no orphan."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew of our wish
-        sys.exit(1)
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

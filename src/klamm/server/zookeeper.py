@@ -9,10 +9,8 @@ from klamm.server import runtime
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 
-def run_zookeeper(*, port: int, data: Path | None, die_with_parent: bool) -> None:
+def run_zookeeper(*, port: int, data: Path | None) -> None:
     runtime.log_to_stderr()
-    if die_with_parent:
-        runtime.die_with_parent()
     runtime.run(_serve(port, data))
 
 

@@ -1,8 +1,7 @@
 """A real cluster for tests: real processes, real elections, kill -9 at will.
 
 The methods are plain functions, usable from any test, synchronous or not: a thread of its own runs the event loop that
-owns the broker processes. (The kernel ties "die with your parent" to the thread that started a child, so that thread
-lives exactly as long as the cluster.)
+owns the broker processes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,181 @@
+"""`klamm lake`: a topic into a Delta table, exactly once, and the audit that proves it.
+
+PySpark is imported only when a command runs: the base install has the commands and says what to install.
+Exit codes: 0 done or clean, 1 failed or findings, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from klamm.pipelines.audit import AuditReport
+    from klamm.pipelines.ingest import TopicReport
+
+lake_app = typer.Typer(
+    name="lake",
+    help="Topics to a Delta lake on Spark, exactly once; and the audit that proves it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
+_T = TypeVar("_T")
+
+
+def _parse_topics(text: str) -> list[str]:
+    topics = [topic.strip() for topic in text.split(",")]
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise typer.BadParameter(f"{topic!r} is not a topic name", param_hint="--topics")
+    if len(set(topics)) < len(topics):
+        raise typer.BadParameter("a topic is named twice", param_hint="--topics")
+    return topics
+
+
+def _parse_trigger(text: str) -> float | None:
+    if text == "available-now":
+        return None
+    match = _SECONDS.fullmatch(text)
+    if not match or float(match.group(1)) <= 0:
+        raise typer.BadParameter(f"{text!r}: use available-now or seconds such as 10s", param_hint="--trigger")
+    return float(match.group(1))
+
+
+def _parse_bootstrap(text: str) -> str:
+    for address in text.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise typer.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--bootstrap-server")
+    return text
+
+
+def _parse_lake(text: str) -> Path:
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "file":
+        raise typer.BadParameter(
+            f"{scheme}:// is not supported: give a local or mounted directory", param_hint="--lake"
+        )
+    return Path(rest if separator else text).absolute()
+
+
+def _end_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    """Leaves through the `finally` blocks, which stop the queries and the JVM."""
+    raise SystemExit(128 + number)
+
+
+def _run(job: Callable[[], _T]) -> _T:
+    """One clear line for whatever the job could foresee."""
+    from klamm.pipelines.lake_state import LakeError
+
+    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    try:
+        return job()
+    except LakeError as e:
+        print(f"klamm: {' '.join(str(e).split())}", file=sys.stderr)
+        raise typer.Exit(1) from e
+    except KeyboardInterrupt as e:
+        raise typer.Exit(130) from e
+
+
+@lake_app.command()
+def ingest(
+    bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT of a broker.")],
+    topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
+    lake: Annotated[str, typer.Option(help="Directory of the lake; a table a topic at PATH/<topic>.")],
+    trigger: Annotated[
+        str, typer.Option(help="available-now: what is there, then end. 10s: go on, a batch every 10 s.")
+    ] = "available-now",
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Offsets in a batch at most.")] = 1_000_000,
+    name: Annotated[str, typer.Option(help="Name of the ingest; a table belongs to one name.")] = "main",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Topics into Delta tables, exactly once: may be killed at any moment and started again."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise typer.BadParameter(f"{name!r}: letters, digits, dot, dash and underscore", param_hint="--name")
+    names, interval, servers = _parse_topics(topics), _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
+    directory = _parse_lake(lake)
+
+    def job() -> list[TopicReport]:
+        from klamm.pipelines.ingest import IngestOptions, run_ingest
+
+        return run_ingest(
+            IngestOptions(
+                bootstrap_server=servers,
+                topics=names,
+                lake=directory,
+                interval_seconds=interval,
+                master=master,
+                max_offsets_per_trigger=max_offsets_per_trigger,
+                name=name,
+            )
+        )
+
+    reports = _run(job)
+    if as_json:
+        print(json.dumps({"topics": [asdict(report) for report in reports]}))
+        return
+    for report in reports:
+        print(f"{report.topic}: {report.offsets} offsets in {report.batches} batches, epoch {report.epoch}")
+
+
+@lake_app.command()
+def audit(
+    lake: Annotated[str, typer.Option(help="Directory of the lake.")],
+    topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
+    bootstrap_server: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a broker, to explain offsets that are not in the table.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Checks that each offset is in the table once, or is explained; exit 1 with the findings otherwise."""
+    names, directory = _parse_topics(topics), _parse_lake(lake)
+    servers = _parse_bootstrap(bootstrap_server) if bootstrap_server else None
+
+    def job() -> list[AuditReport]:
+        from klamm.pipelines.audit_job import audit_topics
+
+        return audit_topics(directory, names, servers, master)
+
+    reports = _run(job)
+    if as_json:
+        print(json.dumps({"topics": [_audit_fields(report) for report in reports]}))
+    else:
+        for report in reports:
+            _print_audit(report)
+    if not all(report.is_clean for report in reports):
+        raise typer.Exit(1)
+
+
+def _audit_fields(report: AuditReport) -> dict[str, object]:
+    return {
+        "topic": report.topic,
+        "clean": report.is_clean,
+        "version": report.version,
+        "rows": report.rows,
+        "ends": report.ends,
+        "findings": [asdict(finding) for finding in report.findings],
+        "explained": [explained._asdict() for explained in report.explained],
+    }
+
+
+def _print_audit(report: AuditReport) -> None:
+    verdict = "clean" if report.is_clean else f"{len(report.findings)} findings"
+    explained = sum(entry.end - entry.start for entry in report.explained)
+    print(f"{report.topic}: {verdict}; {report.rows} rows, {explained} offsets explained, version {report.version}")
+    for finding in report.findings:
+        print(f"  {finding.line()}")

@@ -1,0 +1,135 @@
+"""What a producer was told and what a reader then finds: the check behind "nothing acknowledged is lost".
+
+Each record carries its number within its partition. After the faults everything is read back and compared: every
+acknowledged record is there once, at the offset that its acknowledgement named, and the numbers of a partition rise
+with the offsets. A record whose send failed may be there or not: its outcome is unknown, not a promise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka import Message, Producer
+from kafka import KafkaConsumer, TopicPartition
+
+DELIVERY_TIMEOUT_MS = 120_000
+
+
+@dataclass
+class History:
+    """Sends of one producer: number -> acknowledged offset, per partition."""
+
+    acknowledged: dict[int, dict[int, int]] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
+    last_acknowledged_at: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(len(offsets) for offsets in self.acknowledged.values())
+
+    def on_delivery(self, number: int, error: ConfluentError | None, message: Message) -> None:
+        if error is not None:
+            self.failed[error.name()] += 1
+            return
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None and offset is not None
+        self.acknowledged.setdefault(partition, {})[number] = offset
+        self.last_acknowledged_at[partition] = time.monotonic()
+
+
+@contextmanager
+def steady_producer(bootstrap: str, topic: str, partitions: int, records_per_second: int) -> Iterator[History]:
+    """An idempotent acks=all producer at a steady rate for the length of the `with`; drained at its end."""
+    history = History()
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1000,
+        }
+    )
+    stop = threading.Event()
+
+    def send_steadily() -> None:
+        started, sent = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - started) * records_per_second)
+            while sent < due:
+                number, partition = divmod(sent, partitions)
+                _send(producer, history, topic, partition, number)
+                sent += 1
+            producer.poll(0.005)
+
+    thread = threading.Thread(target=send_steadily, name="steady-producer", daemon=True)
+    thread.start()
+    try:
+        yield history
+    finally:
+        stop.set()
+        thread.join()
+        left = producer.flush(DELIVERY_TIMEOUT_MS / 1000)
+        assert left == 0, f"{left} records neither acknowledged nor failed"
+
+
+def _send(producer: Producer, history: History, topic: str, partition: int, number: int) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic,
+                partition=partition,
+                value=str(number).encode(),
+                on_delivery=lambda error, message: history.on_delivery(number, error, message),
+            )
+            return
+        except BufferError:
+            producer.poll(0.1)  # the local queue is full while a partition has no leader
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, int]]]:
+    """(offset, number) of every record up to the end of the log as it is now, per partition."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest")
+    found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(partitions)}
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        consumer.seek_to_beginning(*places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            for place, records in consumer.poll(timeout_ms=500).items():
+                found[place.partition] += [(record.offset, int(record.value)) for record in records]
+    finally:
+        consumer.close()
+    return found
+
+
+def anomalies(history: History, found: dict[int, list[tuple[int, int]]]) -> list[str]:
+    """Empty when every acknowledged record is there once, where it was acknowledged, in order."""
+    wrong: list[str] = []
+    for partition, records in sorted(found.items()):
+        acknowledged = history.acknowledged.get(partition, {})
+        at = dict(records)
+        times = Counter(number for _, number in records)
+        numbers = [number for _, number in sorted(records)]
+        wrong += [
+            f"lost: {partition}/{number} acknowledged at offset {offset}, found {at.get(offset)}"
+            for number, offset in sorted(acknowledged.items())
+            if at.get(offset) != number
+        ]
+        wrong += [f"duplicate: {partition}/{number} found {n} times" for number, n in sorted(times.items()) if n > 1]
+        wrong += [
+            f"reordered: {partition}/{later} before {partition}/{earlier}"
+            for later, earlier in pairwise(numbers)
+            if earlier < later
+        ]
+    return wrong
