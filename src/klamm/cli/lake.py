@@ -11,16 +11,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
-
-if TYPE_CHECKING:
-    from klamm.pipelines.audit import AuditReport
-    from klamm.pipelines.ingest import TopicReport
 
 lake_app = typer.Typer(
     name="lake",
@@ -109,27 +104,23 @@ def ingest(
     names, interval, servers = _parse_topics(topics), _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
     directory = _parse_lake(lake)
 
-    def job() -> list[TopicReport]:
-        from klamm.pipelines.ingest import IngestOptions, run_ingest
+    from klamm.pipelines.ingest import IngestOptions, run_ingest
 
-        return run_ingest(
-            IngestOptions(
-                bootstrap_server=servers,
-                topics=names,
-                lake=directory,
-                interval_seconds=interval,
-                master=master,
-                max_offsets_per_trigger=max_offsets_per_trigger,
-                name=name,
-            )
-        )
-
-    reports = _run(job)
+    options = IngestOptions(
+        bootstrap_server=servers,
+        topics=names,
+        lake=directory,
+        interval_seconds=interval,
+        master=master,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+        name=name,
+    )
+    reports = _run(lambda: run_ingest(options))
     if as_json:
-        print(json.dumps({"topics": [asdict(report) for report in reports]}))
-        return
-    for report in reports:
-        print(f"{report.topic}: {report.offsets} offsets in {report.batches} batches, epoch {report.epoch}")
+        print(json.dumps({"topics": [report.fields() for report in reports]}))
+    else:
+        for report in reports:
+            print(report.line())
 
 
 @lake_app.command()
@@ -146,36 +137,13 @@ def audit(
     names, directory = _parse_topics(topics), _parse_lake(lake)
     servers = _parse_bootstrap(bootstrap_server) if bootstrap_server else None
 
-    def job() -> list[AuditReport]:
-        from klamm.pipelines.audit_job import audit_topics
+    from klamm.pipelines.audit_job import audit_topics
 
-        return audit_topics(directory, names, servers, master)
-
-    reports = _run(job)
+    reports = _run(lambda: audit_topics(directory, names, servers, master))
     if as_json:
-        print(json.dumps({"topics": [_audit_fields(report) for report in reports]}))
+        print(json.dumps({"topics": [report.fields() for report in reports]}))
     else:
         for report in reports:
-            _print_audit(report)
+            print("\n".join(report.lines()))
     if not all(report.is_clean for report in reports):
         raise typer.Exit(1)
-
-
-def _audit_fields(report: AuditReport) -> dict[str, object]:
-    return {
-        "topic": report.topic,
-        "clean": report.is_clean,
-        "version": report.version,
-        "rows": report.rows,
-        "ends": report.ends,
-        "findings": [asdict(finding) for finding in report.findings],
-        "explained": [explained._asdict() for explained in report.explained],
-    }
-
-
-def _print_audit(report: AuditReport) -> None:
-    verdict = "clean" if report.is_clean else f"{len(report.findings)} findings"
-    explained = sum(entry.end - entry.start for entry in report.explained)
-    print(f"{report.topic}: {verdict}; {report.rows} rows, {explained} offsets explained, version {report.version}")
-    for finding in report.findings:
-        print(f"  {finding.line()}")

@@ -1,0 +1,237 @@
+"""Proves an ingested table offset by offset, from three facts: its commits, the offsets of its rows, what Kafka has.
+
+Every offset between the start of a partition's first range and the end of its last one must be in the table once, or
+be explained: a transaction marker, an aborted record, a record that compaction removed. Ranges of commits must join
+without overlap, rows must lie inside them, and nothing but the ingest may have changed rows. Whatever breaks a rule is
+a Finding.
+
+Pure: reading the table and asking Kafka is the business of `audit_job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from klamm.pipelines.delta_log import TableCommit
+from klamm.pipelines.kafka_topic import OffsetKind, OffsetSpan
+from klamm.pipelines.lake_state import APP_PREFIX, LakeCommit, LakeError, OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule. Offsets are [start, end) where the rule is about offsets."""
+
+    kind: str
+    detail: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def line(self) -> str:
+        place = "" if self.partition is None else f" partition {self.partition}"
+        if self.start is not None and self.end is not None:
+            last = self.end - 1
+            place += f" offset {self.start}" if last <= self.start else f" offsets {self.start}..{last}"
+        return f"{self.kind}{place}: {self.detail}"
+
+
+class RepeatedOffset(NamedTuple):
+    partition: int
+    offset: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAudit:
+    """What the commits promise: the ranges of each partition in order, and what is wrong with them already."""
+
+    ranges: Mapping[int, Sequence[OffsetRange]]
+    findings: Sequence[Finding]
+
+
+def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
+    """Commits oldest first, all that the table's log has."""
+    ranges: dict[int, list[OffsetRange]] = {}
+    findings: list[Finding] = []
+    previous: LakeCommit | None = None
+    first = True
+    for commit in commits:
+        if first and commit.version > 0:
+            findings.append(Finding("log-incomplete", f"the table's log begins at version {commit.version}"))
+        first = False
+        try:
+            lake = commit.lake
+        except LakeError as e:
+            findings.append(Finding("bad-metadata", f"version {commit.version}: {e}"))
+            continue
+        if lake is None:
+            findings.extend(_foreign(commit))
+            continue
+        findings.extend(_order(commit.version, lake, previous, topic))
+        previous = lake
+        findings.extend(_batch(commit, lake, ranges))
+    return CommitAudit(ranges, findings)
+
+
+def _foreign(commit: TableCommit) -> Iterable[Finding]:
+    ours = sorted(app for app in commit.txns if app.startswith(APP_PREFIX))
+    if ours:
+        yield Finding("commit-without-metadata", f"version {commit.version} is of {ours[0]} and names no ranges")
+    elif commit.changes_rows:
+        yield Finding("foreign-commit", f"version {commit.version} ({commit.operation}) changed rows; not the ingest's")
+
+
+def _order(version: int, lake: LakeCommit, previous: LakeCommit | None, topic: str) -> Iterable[Finding]:
+    if lake.topic != topic:
+        yield Finding("foreign-ingest", f"version {version} is of topic {lake.topic}")
+    if previous is None:
+        return
+    if lake.app != previous.app:
+        yield Finding("foreign-ingest", f"version {version} is of {lake.app}, the one before of {previous.app}")
+    elif (lake.epoch, lake.seq) <= (previous.epoch, previous.seq):
+        yield Finding(
+            "order",
+            f"version {version} has epoch {lake.epoch} seq {lake.seq} after epoch {previous.epoch} seq {previous.seq}",
+        )
+
+
+def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[int, list[OffsetRange]]) -> Iterable[Finding]:
+    """Checks one commit against the ranges so far, and adds its own."""
+    where = f"version {commit.version}"
+    for partition, planned in sorted(lake.ranges.items()):
+        known = ranges.setdefault(partition, [])
+        if known and planned.start < known[-1].end:
+            until = max(planned.start, min(planned.end, known[-1].end))
+            yield Finding("overlap", f"{where} begins before {known[-1].end}", partition, planned.start, until)
+        elif known and planned.start > known[-1].end:
+            yield Finding(
+                "unjoined", f"{where} begins after the end before it", partition, known[-1].end, planned.start
+            )
+        if lake.ends.get(partition) != planned.end:
+            yield Finding("ends", f"{where} says it ends at {lake.ends.get(partition)}", partition, *planned)
+        known.append(planned)
+    offsets = sum(planned.end - planned.start for planned in lake.ranges.values())
+    if commit.output_rows is not None and commit.output_rows > offsets:
+        yield Finding("too-many-rows", f"{where} wrote {commit.output_rows} rows of {offsets} offsets")
+
+
+def subtract(whole: OffsetRange, parts: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """What of `whole` none of the parts covers.
+
+    >>> subtract(OffsetRange(0, 10), [OffsetRange(0, 3), OffsetRange(5, 6)])
+    [OffsetRange(start=3, end=5), OffsetRange(start=6, end=10)]
+    """
+    left: list[OffsetRange] = []
+    position = whole.start
+    for part in sorted(parts):
+        if part.end <= position:
+            continue
+        if part.start >= whole.end:
+            break
+        if part.start > position:
+            left.append(OffsetRange(position, part.start))
+        position = part.end
+    if position < whole.end:
+        left.append(OffsetRange(position, whole.end))
+    return left
+
+
+def find_missing(
+    ranges: Mapping[int, Sequence[OffsetRange]], present: Mapping[int, Sequence[OffsetRange]]
+) -> list[tuple[int, OffsetRange]]:
+    """Offsets that the commits span and the table does not have: markers, aborted, compacted, or lost."""
+    missing: list[tuple[int, OffsetRange]] = []
+    for partition, known in sorted(ranges.items()):
+        if known:
+            whole = OffsetRange(min(r.start for r in known), max(r.end for r in known))
+            missing.extend((partition, gap) for gap in subtract(whole, present.get(partition, ())))
+    return missing
+
+
+def find_outside(
+    ranges: Mapping[int, Sequence[OffsetRange]], present: Mapping[int, Sequence[OffsetRange]]
+) -> list[Finding]:
+    """Rows that no commit's range covers."""
+    return [
+        Finding("outside", "rows that no range of a commit covers", partition, *left)
+        for partition, runs in sorted(present.items())
+        for run in runs
+        for left in subtract(run, ranges.get(partition, ()))
+    ]
+
+
+def find_duplicates(repeated: Iterable[RepeatedOffset]) -> list[Finding]:
+    """Neighbours that occur equally often are one finding."""
+    found: list[Finding] = []
+    for partition, offset, times in sorted(repeated):
+        detail = f"in the table {times} times"
+        last = found[-1] if found else None
+        if last and (last.partition, last.end, last.detail) == (partition, offset, detail):
+            found[-1] = Finding("duplicate", detail, partition, last.start, offset + 1)
+        else:
+            found.append(Finding("duplicate", detail, partition, offset, offset + 1))
+    return found
+
+
+class Explained(NamedTuple):
+    """Offsets that are rightly not in the table."""
+
+    kind: str
+    partition: int
+    start: int
+    end: int
+
+
+_LOSS = {
+    OffsetKind.RECORD: "the log has these records, the table does not",
+    OffsetKind.BELOW_LOG_START: "below the log start: the log can no longer say what they were",
+    OffsetKind.ABSENT: "neither in the table nor in the log, and the topic is not compacted",
+}
+
+
+def judge(partition: int, spans: Iterable[OffsetSpan], *, compacted: bool) -> Iterable[Explained | Finding]:
+    """What Kafka says about offsets that the table lacks."""
+    for kind, start, end in spans:
+        if kind in (OffsetKind.MARKER, OffsetKind.ABORTED):
+            yield Explained(kind.value, partition, start, end)
+        elif kind is OffsetKind.ABSENT and compacted:
+            yield Explained("compacted", partition, start, end)
+        else:
+            yield Finding("gap", _LOSS[kind], partition, start, end)
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """The verdict on one topic."""
+
+    topic: str
+    version: int
+    rows: int
+    ends: Mapping[int, int]
+    findings: list[Finding] = field(default_factory=list)
+    explained: list[Explained] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings
+
+    def fields(self) -> dict[str, object]:
+        """For one JSON document."""
+        return {
+            "topic": self.topic,
+            "clean": self.is_clean,
+            "version": self.version,
+            "rows": self.rows,
+            "ends": self.ends,
+            "findings": [asdict(finding) for finding in self.findings],
+            "explained": [explained._asdict() for explained in self.explained],
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        verdict = "clean" if self.is_clean else f"{len(self.findings)} findings"
+        explained = sum(entry.end - entry.start for entry in self.explained)
+        head = f"{self.topic}: {verdict}; {self.rows} rows, {explained} offsets explained, version {self.version}"
+        return [head, *(f"  {finding.line()}" for finding in self.findings)]
