@@ -1,0 +1,83 @@
+"""/brokers/ids/<id>: the registration of a live broker; ephemeral, and its czxid is the broker epoch.
+
+Version 4 is written, 1 to 5 are read: 1 has one PLAINTEXT endpoint, 2 adds `endpoints`, 3 `rack`, 4 the map from
+listener to security protocol, 5 `features`. Without the map a listener's name is its security protocol. Two endpoints
+of one listener make the document invalid. Reference: controller.md section 1.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
+from klamm.model.errors import ZNodeError
+from klamm.model.ids import BrokerId
+from klamm.zookeeper.znodes import document
+
+PARENT: Final = "/brokers/ids"
+SEQUENCE_PATH: Final = "/brokers/seqid"
+"""Empty; the data version after a set is the next generated id, above `reserved.broker.max.id`."""
+
+
+def path(broker: BrokerId) -> str:
+    return f"{PARENT}/{broker}"
+
+
+def encode(broker: Broker, timestamp_ms: int, jmx_port: int = -1) -> bytes:
+    plain = next((e for e in broker.endpoints if e.security_protocol is SecurityProtocol.PLAINTEXT), None)
+    fields: document.Fields = {
+        "listener_security_protocol_map": {e.listener: e.security_protocol.name for e in broker.endpoints},
+        "endpoints": [str(endpoint) for endpoint in broker.endpoints],
+    }
+    if broker.rack is not None:
+        fields["rack"] = broker.rack
+    fields |= {
+        "jmx_port": jmx_port,
+        "port": plain.port if plain else -1,
+        "host": plain.host if plain else None,
+        "version": 4,
+        "timestamp": str(timestamp_ms),
+    }
+    return document.dump(fields)
+
+
+def decode(path: str, data: bytes | None) -> Broker:
+    broker = id_of(path)
+    fields = document.parse(path, data)
+    version = document.version(path, fields, range(1, 6))
+    document.integer(path, fields, "jmx_port")  # Kafka's readers insist on it
+    if version == 1:
+        host, port = document.text(path, fields, "host"), document.integer(path, fields, "port")
+        return Broker(broker, (Endpoint("PLAINTEXT", host, port),))
+    protocols = document.mapping(path, fields, "listener_security_protocol_map") if version >= 4 else {}
+    uris = fields.get("endpoints")
+    if not isinstance(uris, list) or not uris:
+        raise ZNodeError(path, "endpoints: a list of NAME://host:port was expected")
+    endpoints = tuple(_endpoint(path, uri, protocols) for uri in uris)
+    names = [endpoint.listener for endpoint in endpoints]
+    if len(set(names)) < len(names):
+        raise ZNodeError(path, f"endpoints: a listener appears twice in {', '.join(names)}")
+    rack = document.text(path, fields, "rack") if fields.get("rack") is not None else None
+    return Broker(broker, endpoints, rack)
+
+
+def id_of(path: str) -> BrokerId:
+    """From the path, or from a child's bare name."""
+    name = path.rpartition("/")[2]
+    if not (name.isascii() and name.isdigit()):
+        raise ZNodeError(path, "its name is no broker id")
+    return BrokerId(int(name))
+
+
+def _endpoint(path: str, uri: Any, protocols: document.Fields) -> Endpoint:
+    name, separator, address = uri.partition("://") if isinstance(uri, str) else ("", "", "")
+    host, colon, port = address.rpartition(":")
+    if not (separator and name and colon and port.removeprefix("-").isdigit()):
+        raise ZNodeError(path, f"endpoints: {uri!r} is no NAME://host:port")
+    listener = name.upper()
+    protocol = protocols.get(name, protocols.get(listener, listener))
+    known = SecurityProtocol.__members__.get(protocol) if isinstance(protocol, str) else None
+    if known is None:
+        raise ZNodeError(path, f"listener {name} has no known security protocol: {protocol!r}")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return Endpoint(listener, host, int(port), known)

@@ -1,0 +1,20 @@
+"""/controller_epoch: a decimal number as text, +1 per election. Its data version fences every write of a controller."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from klamm.model.errors import ZNodeError
+from klamm.model.ids import ControllerEpoch
+
+PATH: Final = "/controller_epoch"
+
+
+def encode(epoch: ControllerEpoch) -> bytes:
+    return b"%d" % epoch
+
+
+def decode(path: str, data: bytes | None) -> ControllerEpoch:
+    if not data or not data.isdigit():
+        raise ZNodeError(path, f"a decimal number was expected, not {(data or b'')[:40]!r}")
+    return ControllerEpoch(int(data))

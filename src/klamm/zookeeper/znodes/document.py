@@ -1,0 +1,110 @@
+"""A JSON document in a znode, and the complaints about it: one object, fields of the right type, else ZNodeError.
+
+Unknown keys are ignored, as Kafka's readers do; where they are not, the codec says so. `true` is no integer here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from klamm.model.errors import ZNodeError
+from klamm.model.ids import BrokerId, TopicPartition
+
+Fields = dict[str, Any]
+
+
+def dump(document: Fields) -> bytes:
+    """Keys in the order of the dict, no blanks."""
+    return orjson.dumps(document)
+
+
+def parse(path: str, data: bytes | None) -> Fields:
+    if not data:
+        raise ZNodeError(path, "no data, a JSON object was expected")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ZNodeError(path, f"no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ZNodeError(path, f"a JSON object was expected, not {_brief(document)}")
+    return document
+
+
+def integer(path: str, fields: Fields, key: str) -> int:
+    value = _required(path, fields, key)
+    if type(value) is not int:
+        raise ZNodeError(path, f"{key}: an integer was expected, not {_brief(value)}")
+    return value
+
+
+def text(path: str, fields: Fields, key: str) -> str:
+    value = _required(path, fields, key)
+    if type(value) is not str:
+        raise ZNodeError(path, f"{key}: a string was expected, not {_brief(value)}")
+    return value
+
+
+def number_in_text(path: str, fields: Fields, key: str) -> int:
+    """Some numbers are strings in Kafka's documents; a plain number is taken too."""
+    value = _required(path, fields, key)
+    if type(value) is str and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
+        return int(value)
+    if type(value) is not int:
+        raise ZNodeError(path, f"{key}: a number in a string was expected, not {_brief(value)}")
+    return value
+
+
+def mapping(path: str, fields: Fields, key: str) -> Fields:
+    value = _required(path, fields, key)
+    if not isinstance(value, dict):
+        raise ZNodeError(path, f"{key}: an object was expected, not {_brief(value)}")
+    return value
+
+
+def objects(path: str, fields: Fields, key: str) -> list[Fields]:
+    value = _required(path, fields, key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ZNodeError(path, f"{key}: a list of objects was expected, not {_brief(value)}")
+    return value
+
+
+def brokers(path: str, value: Any, key: str) -> tuple[BrokerId, ...]:
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ZNodeError(path, f"{key}: a list of broker ids was expected, not {_brief(value)}")
+    return tuple(value)
+
+
+def version(path: str, fields: Fields, accepted: Iterable[int]) -> int:
+    found = integer(path, fields, "version")
+    if found not in accepted:
+        raise ZNodeError(path, f"version {found} is not one of {', '.join(map(str, accepted))}")
+    return found
+
+
+def partition_list(partitions: Iterable[TopicPartition]) -> bytes:
+    """`{"version":1,"partitions":[{"topic":"t","partition":0}]}`, which three kinds of znodes hold."""
+    entries = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    return dump({"version": 1, "partitions": entries})
+
+
+def parse_partition_list(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
+    return tuple([partition_of(path, entry) for entry in objects(path, parse(path, data), "partitions")])
+
+
+def partition_of(path: str, entry: Fields) -> TopicPartition:
+    return TopicPartition(text(path, entry, "topic"), integer(path, entry, "partition"))
+
+
+def _required(path: str, fields: Fields, key: str) -> Any:
+    try:
+        return fields[key]
+    except KeyError:
+        raise ZNodeError(path, f"{key} is missing") from None
+
+
+def _brief(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,54 @@
+"""/brokers/topics/<topic>: which brokers hold each partition, and what a running reassignment adds and removes.
+
+Version 2 is written for a topic without id. A topic id that was read is kept (a 2.5 controller dropped it:
+KAFKA-12835) and makes it version 3, whose key order is that of Kafka 2.8 and later. Readers ignore `version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from klamm.model.errors import ZNodeError
+from klamm.model.partition import Assignment
+from klamm.zookeeper.znodes import document
+
+PARENT: Final = "/brokers/topics"
+
+
+class TopicAssignment(NamedTuple):
+    partitions: dict[int, Assignment]
+    topic_id: str | None = None
+
+
+def path(topic: str) -> str:
+    return f"{PARENT}/{topic}"
+
+
+def encode(partitions: Mapping[int, Assignment], topic_id: str | None = None) -> bytes:
+    ordered = sorted(partitions.items())
+    replicas = {str(partition): assignment.replicas for partition, assignment in ordered}
+    moving = {
+        "adding_replicas": {str(partition): a.adding for partition, a in ordered if a.adding},
+        "removing_replicas": {str(partition): a.removing for partition, a in ordered if a.removing},
+    }
+    if topic_id is None:
+        return document.dump({"version": 2, "partitions": replicas, **moving})
+    return document.dump({"partitions": replicas, "topic_id": topic_id, **moving, "version": 3})
+
+
+def decode(path: str, data: bytes | None) -> TopicAssignment:
+    fields = document.parse(path, data)
+    adding = document.mapping(path, fields, "adding_replicas") if "adding_replicas" in fields else {}
+    removing = document.mapping(path, fields, "removing_replicas") if "removing_replicas" in fields else {}
+    partitions: dict[int, Assignment] = {}
+    for key, replicas in document.mapping(path, fields, "partitions").items():
+        if not (key.isascii() and key.isdigit()):
+            raise ZNodeError(path, f"partitions: {key!r} is no partition number")
+        partitions[int(key)] = Assignment(
+            document.brokers(path, replicas, f"partition {key}"),
+            document.brokers(path, adding.get(key, []), f"adding_replicas of {key}"),
+            document.brokers(path, removing.get(key, []), f"removing_replicas of {key}"),
+        )
+    topic_id = document.text(path, fields, "topic_id") if fields.get("topic_id") is not None else None
+    return TopicAssignment(partitions, topic_id)
