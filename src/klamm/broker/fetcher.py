@@ -1,0 +1,340 @@
+"""Following: one task per leader broker that truncates, then fetches by long poll, for all partitions led there.
+
+A partition starts in TRUNCATING at its high watermark whenever its leader epoch grows (KIP-320: reconcile before the
+first fetch of every epoch), then FETCHING. Every request carries the partition's leader epoch. What comes back counts
+only if the partition is still followed under the same epoch, because each await is a door through which a LeaderAndIsr
+may have come. Errors (reference controller 8.6):
+
+    FENCED_LEADER_EPOCH     we are behind: the partition has failed until the next LeaderAndIsr
+    OFFSET_OUT_OF_RANGE     ask the leader for its ends, truncate or start anew
+    KAFKA_STORAGE_ERROR     of our own log: failed
+    anything else           again after replica.fetch.backoff.ms
+
+The high watermark moves only after the append of what was fetched, never before a truncation (KAFKA-14704).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from klamm.broker.partition import Partition
+from klamm.broker.truncation import truncation
+from klamm.log.leader_epochs import EpochEndOffset
+from klamm.log.log import Log, UnexpectedAppendOffset
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
+from klamm.model.ports import Buffer, Clock
+
+log = logging.getLogger(__name__)
+
+
+class Wanted(NamedTuple):
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    fetch_offset: int
+    log_start_offset: int
+
+
+class Fetched(NamedTuple):
+    partition: TopicPartition
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: Buffer = b""
+
+
+class EpochAsked(NamedTuple):
+    partition: TopicPartition
+    current_leader_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+
+
+class EpochAnswered(NamedTuple):
+    partition: TopicPartition
+    error: ErrorCode
+    end: EpochEndOffset
+
+
+class LeaderEndpoint(Protocol):
+    """The leader's three APIs. Raises OSError when it cannot be reached; the next call connects again."""
+
+    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]: ...
+
+    async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]: ...
+
+    async def log_ends(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> tuple[int, int]:
+        """(log start, log end) of the leader. Raises KafkaError."""
+
+    def close(self) -> None: ...
+
+
+class Stage(Enum):
+    TRUNCATING = "truncating"
+    FETCHING = "fetching"
+
+
+@dataclass(slots=True, eq=False)
+class Following:
+    partition: Partition
+    log: Log
+    leader_epoch: LeaderEpoch
+    initial_offset: int
+    stage: Stage = Stage.TRUNCATING
+    retry_at: float = 0.0
+
+
+class Fetcher:
+    """Of one leader broker."""
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        endpoint: LeaderEndpoint,
+        clock: Clock,
+        backoff: float,
+        on_append: Callable[[TopicPartition], None],
+    ) -> None:
+        self.leader = leader
+        self._endpoint = endpoint
+        self._clock = clock
+        self._backoff = backoff
+        self._on_append = on_append
+        self._following: dict[TopicPartition, Following] = {}
+        self._changed = asyncio.Event()
+        self.failed: dict[TopicPartition, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._following)
+
+    def stage_of(self, partition: TopicPartition) -> Stage | None:
+        following = self._following.get(partition)
+        return None if following is None else following.stage
+
+    def add(self, partition: Partition) -> None:
+        """Follow `partition` under its current leader epoch; once reconciled in an epoch it is not done again."""
+        assert partition.log is not None
+        known = self._following.get(partition.topic_partition)
+        if known is None or known.leader_epoch != partition.leader_epoch:
+            self._following[partition.topic_partition] = Following(
+                partition, partition.log, partition.leader_epoch, partition.log.high_watermark
+            )
+        self.failed.pop(partition.topic_partition, None)
+        self._changed.set()
+
+    def remove(self, partition: TopicPartition) -> None:
+        self._following.pop(partition, None)
+        self.failed.pop(partition, None)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                if not await self.step():
+                    await self._wait_for_work()
+        finally:
+            self._endpoint.close()
+
+    async def _wait_for_work(self) -> None:
+        self._changed.clear()
+        earliest = min((f.retry_at for f in self._following.values()), default=None)
+        if earliest is None:
+            await self._changed.wait()
+            return
+        try:
+            async with asyncio.timeout(max(0.0, earliest - self._clock.monotonic())):
+                await self._changed.wait()
+        except TimeoutError:
+            pass  # the backoff of at least one partition is over
+
+    async def step(self) -> bool:
+        """One round of truncation and one fetch; False when there was nothing to do."""
+        try:
+            truncated = await self._truncate()
+            return await self._fetch() or truncated
+        except OSError as error:
+            log.info("leader %d cannot be reached: %s", self.leader, error)
+            self._endpoint.close()
+            for following in self._following.values():
+                self._delay(following)
+            return False
+
+    def _ready(self, stage: Stage) -> list[Following]:
+        now = self._clock.monotonic()
+        return [f for f in self._following.values() if f.stage is stage and f.retry_at <= now]
+
+    def _current(self, partition: TopicPartition, asked: dict[TopicPartition, Following]) -> Following | None:
+        """The partition that an answer is about, unless it changed hands while we waited."""
+        following = asked.get(partition)
+        if following is None:
+            log.error("leader %d answered about %s, which was not asked", self.leader, partition)
+            return None
+        if self._following.get(partition) is not following:
+            return None
+        return following if following.partition.leader_epoch == following.leader_epoch else None
+
+    # --- truncation ---
+
+    async def _truncate(self) -> bool:
+        ready = self._ready(Stage.TRUNCATING)
+        asked: dict[TopicPartition, Following] = {}
+        questions = []
+        for following in ready:
+            epoch = following.log.epochs.latest_epoch
+            if epoch is None:
+                self._cut(following, following.initial_offset, done=True)
+            else:
+                name = following.partition.topic_partition
+                asked[name] = following
+                questions.append(EpochAsked(name, following.leader_epoch, epoch))
+        if questions:
+            for answer in await self._endpoint.epoch_ends(questions):
+                following_now = self._current(answer.partition, asked)
+                if following_now is not None:
+                    self._reconcile(following_now, answer)
+        return bool(ready)
+
+    def _reconcile(self, following: Following, answer: EpochAnswered) -> None:
+        if answer.error is not ErrorCode.NONE:
+            self._on_error(following, answer.error)
+            return
+        step = truncation(
+            answer.end,
+            following.log.epochs.end_offset_for(answer.end.epoch),
+            log_end=following.log.log_end_offset,
+            initial_offset=following.initial_offset,
+        )
+        self._cut(following, step.offset, done=step.done)
+
+    def _cut(self, following: Following, offset: int, *, done: bool) -> None:
+        try:
+            following.log.truncate_to(offset)
+        except KafkaError as error:
+            self._on_error(following, error.code)
+            return
+        if done:
+            following.stage = Stage.FETCHING
+
+    # --- fetching ---
+
+    async def _fetch(self) -> bool:
+        asked = {f.partition.topic_partition: f for f in self._ready(Stage.FETCHING)}
+        if not asked:
+            return False
+        wanted = [
+            Wanted(name, f.leader_epoch, f.log.log_end_offset, f.log.log_start_offset) for name, f in asked.items()
+        ]
+        offsets = {want.partition: want.fetch_offset for want in wanted}
+        for fetched in await self._endpoint.fetch(wanted):
+            following = self._current(fetched.partition, asked)
+            if following is None or following.log.log_end_offset != offsets[fetched.partition]:
+                continue
+            if fetched.error is ErrorCode.NONE:
+                self._append(following, fetched)
+            elif fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._start_over(following)
+            else:
+                self._on_error(following, fetched.error)
+        return True
+
+    def _append(self, following: Following, fetched: Fetched) -> None:
+        name = following.partition.topic_partition
+        try:
+            if len(fetched.records):
+                following.log.append_as_follower(fetched.records)
+            moved = following.log.update_high_watermark(min(fetched.high_watermark, following.log.log_end_offset))
+            start = min(fetched.log_start_offset, following.log.high_watermark)
+            if start > following.log.log_start_offset:
+                following.log.advance_log_start(start)
+        except KafkaError as error:
+            log.warning("%s: what leader %d sent was not appended: %s", name, self.leader, error)
+            self._on_error(following, error.code)
+            return
+        except UnexpectedAppendOffset as error:  # the logs differ although the epochs agreed: reconcile again
+            log.error("leader %d: %s", self.leader, error)
+            following.stage = Stage.TRUNCATING
+            self._delay(following)
+            return
+        if moved or len(fetched.records):
+            self._on_append(name)
+
+    async def _start_over(self, following: Following) -> None:
+        """Our end is outside the leader's log: it was reset uncleanly, or we were away longer than its retention."""
+        name = following.partition.topic_partition
+        try:
+            leader_start, leader_end = await self._endpoint.log_ends(name, following.leader_epoch)
+            if self._current(name, {name: following}) is None:
+                return
+            if leader_end < following.log.log_end_offset:
+                log.warning("%s: leader %d ends at %d, truncating to it", name, self.leader, leader_end)
+                following.log.truncate_to(leader_end)
+            elif leader_start > following.log.log_end_offset:
+                log.warning("%s: leader %d starts at %d, starting anew there", name, self.leader, leader_start)
+                following.log.truncate_fully_and_start_at(leader_start)
+                following.log.update_high_watermark(leader_start)
+        except KafkaError as error:
+            self._on_error(following, error.code)
+
+    def _on_error(self, following: Following, error: ErrorCode) -> None:
+        name = following.partition.topic_partition
+        if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR):
+            log.warning("%s: no longer fetched from leader %d: %s", name, self.leader, error.name)
+            self._following.pop(name, None)
+            self.failed[name] = None
+        else:
+            log.info("%s: leader %d answers %s, trying again", name, self.leader, error.name)
+            self._delay(following)
+
+    def _delay(self, following: Following) -> None:
+        following.retry_at = self._clock.monotonic() + self._backoff
+
+
+class Fetchers:
+    """All fetchers of this broker: a partition is in the one of its leader."""
+
+    def __init__(
+        self,
+        endpoint: Callable[[BrokerId], LeaderEndpoint],
+        clock: Clock,
+        backoff: float,
+        on_append: Callable[[TopicPartition], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._backoff = backoff
+        self._on_append = on_append
+        self._fetchers: dict[BrokerId, Fetcher] = {}
+        self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
+
+    def add(self, partitions: Iterable[Partition], tasks: asyncio.TaskGroup) -> None:
+        for partition in partitions:
+            leader = partition.leader
+            fetcher = self._fetchers.get(leader)
+            if fetcher is None:
+                fetcher = Fetcher(leader, self._endpoint(leader), self._clock, self._backoff, self._on_append)
+                self._fetchers[leader] = fetcher
+                self._tasks[leader] = tasks.create_task(fetcher.run(), name=f"fetcher-{leader}")
+            fetcher.add(partition)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            for fetcher in self._fetchers.values():
+                fetcher.remove(partition)
+
+    def stop_idle(self) -> None:
+        for leader in [leader for leader, fetcher in self._fetchers.items() if not (len(fetcher) or fetcher.failed)]:
+            del self._fetchers[leader]
+            self._tasks.pop(leader).cancel()
+
+    def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        self._fetchers.clear()
+        self._tasks.clear()
+
+    @property
+    def failed_count(self) -> int:
+        return sum(len(fetcher.failed) for fetcher in self._fetchers.values())

@@ -1,0 +1,183 @@
+"""The fetch path: read for followers and consumers, and wait by long poll until there is enough to read.
+
+Limits (reference broker 4.2): partitions in request order, each up to its own limit and what the response has left;
+until one has yielded data, the first batch comes whole whatever its size. A follower's fetch says how far it has got:
+recorded once, by the first read, before the wait. The read after the wait starts from scratch, so that the answer shows
+the state at its completion, new errors included (4.3). The high watermark is not pushed to followers by ending their
+wait early (KAFKA-9952); it travels with their next fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from klamm.broker.partition import Bound, Partition
+from klamm.broker.replica_manager import ReplicaManager
+from klamm.log.log import AbortedTransaction, Log
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
+from klamm.model.ports import Buffer
+
+CONSUMER: Final = BrokerId(-1)
+VERSION_FROM_FOLLOWERS: Final = 11
+"""From this version a consumer may read from any replica (KIP-392)."""
+VERSION_FIRST_BATCH_WHOLE: Final = 3
+
+
+class FetchEntry(NamedTuple):
+    partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    log_start_offset: int = -1
+    """The follower's; -1 from consumers."""
+
+
+class FetchQuery(NamedTuple):
+    version: int
+    replica_id: BrokerId
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool = False
+
+    @property
+    def from_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    @property
+    def bound(self) -> Bound:
+        if self.from_follower:
+            return Bound.LOG_END
+        return Bound.LAST_STABLE if self.read_committed else Bound.HIGH_WATERMARK
+
+    @property
+    def leader_only(self) -> bool:
+        return self.from_follower or self.version < VERSION_FROM_FOLLOWERS
+
+
+class ReadPartition(NamedTuple):
+    partition: TopicPartition
+    error: ErrorCode
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: list[AbortedTransaction] | None = None
+    """None unless read_committed: an empty list means "asked, none"."""
+    records: Buffer = b""
+
+
+class Reads:
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+        self.bytes_out = 0
+        self.replication_bytes_out = 0
+        self.failed_requests = 0
+
+    async def fetch(
+        self, query: FetchQuery, entries: Sequence[FetchEntry], refused: Sequence[ReadPartition] = ()
+    ) -> list[ReadPartition]:
+        """`refused` are partitions that the API checks turned down: they neither end the wait nor shorten it."""
+        results = self._read_all(query, entries)
+        if query.from_follower:
+            self._record(query.replica_id, entries, results)
+        if entries and not self._is_enough(query, results):
+            await self._replicas.waiting_fetches.wait(
+                [entry.partition for entry in entries],
+                lambda changed: self._is_over(query, entries, changed),
+                query.max_wait_ms / 1000,
+            )
+            results = self._read_all(query, entries)
+        self._count(query, results)
+        return [*results, *refused]
+
+    def _count(self, query: FetchQuery, results: Sequence[ReadPartition]) -> None:
+        size = sum(len(result.records) for result in results)
+        self.failed_requests += sum(result.error is not ErrorCode.NONE for result in results)
+        if query.from_follower:
+            self.replication_bytes_out += size
+        else:
+            self.bytes_out += size
+
+    # --- reading ---
+
+    def _log_for(self, query: FetchQuery, entry: FetchEntry) -> tuple[Partition, Log]:
+        partition = self._replicas.partition(entry.partition)
+        log = partition.local_log(entry.current_leader_epoch, leader_only=query.leader_only)
+        if query.from_follower and query.replica_id not in partition.followers:
+            # Not in the assignment that we know: one of us is behind (KAFKA-13837).
+            has_epoch = entry.current_leader_epoch != NO_EPOCH
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition, log
+
+    def _read_all(self, query: FetchQuery, entries: Sequence[FetchEntry]) -> list[ReadPartition]:
+        left = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
+        nothing_yet = query.version >= VERSION_FIRST_BATCH_WHOLE
+        results = []
+        for entry in entries:
+            result = self._read(query, entry, max(0, min(entry.max_bytes, left)), nothing_yet)
+            if len(result.records):
+                nothing_yet = False
+                left -= len(result.records)
+            results.append(result)
+        return results
+
+    def _read(self, query: FetchQuery, entry: FetchEntry, max_bytes: int, at_least_one: bool) -> ReadPartition:
+        try:
+            partition, log = self._log_for(query, entry)
+            if max_bytes == 0 and not at_least_one:
+                return _read_partition(entry.partition, log, b"", [] if query.read_committed else None)
+            read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
+            aborted = None
+            if query.read_committed and not query.from_follower:
+                aborted = log.aborted_transactions(entry.fetch_offset, read.next_offset) if read.records else []
+            return _read_partition(entry.partition, log, read.records, aborted)
+        except KafkaError as error:
+            return ReadPartition(entry.partition, error.code)
+
+    def _record(self, broker: BrokerId, entries: Sequence[FetchEntry], results: Sequence[ReadPartition]) -> None:
+        for entry, result in zip(entries, results, strict=True):
+            if result.error is ErrorCode.NONE:
+                partition = self._replicas.partitions[entry.partition]
+                partition.record_fetch(broker, entry.fetch_offset, entry.log_start_offset)
+                self._replicas.after_follower_fetch(partition, broker)
+
+    # --- waiting ---
+
+    def _is_enough(self, query: FetchQuery, results: Sequence[ReadPartition]) -> bool:
+        if query.max_wait_ms <= 0 or any(result.error is not ErrorCode.NONE for result in results):
+            return True
+        return sum(len(result.records) for result in results) >= query.min_bytes
+
+    def _is_over(self, query: FetchQuery, entries: Sequence[FetchEntry], changed: TopicPartition | None) -> bool:
+        """Asked for each change of one of the partitions: as long as one byte is enough, that one alone decides."""
+        candidates = entries if changed is None else [entry for entry in entries if entry.partition == changed]
+        if query.min_bytes <= 1:
+            return any(self._has_news(query, entry) for entry in candidates)
+        if not any(self._has_news(query, entry) for entry in candidates):
+            return False
+        return self._is_enough(query, self._read_all(query, entries))
+
+    def _has_news(self, query: FetchQuery, entry: FetchEntry) -> bool:
+        """Something to read, or an error to tell."""
+        try:
+            partition, log = self._log_for(query, entry)
+        except KafkaError:
+            return True
+        end = partition.bound(log, query.bound)
+        return entry.fetch_offset != end and (entry.fetch_offset < end or entry.fetch_offset > log.log_end_offset)
+
+
+def _read_partition(
+    name: TopicPartition, log: Log, records: Buffer, aborted: list[AbortedTransaction] | None
+) -> ReadPartition:
+    return ReadPartition(
+        name,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        aborted,
+        records,
+    )

@@ -1,0 +1,431 @@
+"""All partitions of this broker: what the controller orders, what ISRs become, who is woken when something moved.
+
+Control requests are applied one at a time, whole (`_orders` is the replica state lock), in slices so that the loop is
+not held: between two slices data requests go on. Fencing in this order: broker epoch, controller epoch (one memory for
+the three APIs), leader epoch per partition (reference controller 7.4, 8.3, 8.4).
+
+The data paths are in `append` and `reads`; both end here when a partition's end or high watermark has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, TypeVar
+
+from klamm.broker.fetcher import Fetchers, LeaderEndpoint
+from klamm.broker.isr_notifications import IsrNotifications
+from klamm.broker.isr_writer import IsrWriter
+from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
+from klamm.broker.partition import Partition, PartitionOrder
+from klamm.broker.purgatory import Purgatory
+from klamm.broker.topic_configs import TopicConfigs
+from klamm.log.log import Log
+from klamm.log.manager import LogManager
+from klamm.model.brokers import Broker
+from klamm.model.config import BrokerConfig
+from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
+from klamm.model.events import StateChange
+from klamm.model.ids import (
+    EPOCH_DURING_DELETE,
+    INITIAL_CONTROLLER_EPOCH,
+    NO_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    TopicPartition,
+)
+from klamm.model.ports import Clock, CreateMode, EventSink, ZooKeeper
+from klamm.zookeeper.znodes import log_dir_event
+
+PARTITIONS_PER_SLICE: Final = 200
+SILENCE_SHARE: Final = 2 / 3
+"""Of the session timeout: without an answer from ZooKeeper for that long, somebody else may soon lead (design D1)."""
+
+log = logging.getLogger(__name__)
+
+_Order = TypeVar("_Order")
+
+
+class Sender(NamedTuple):
+    """Head of a control request."""
+
+    controller_id: BrokerId
+    controller_epoch: ControllerEpoch
+    broker_epoch: BrokerEpoch
+    """Of the receiver, as the sender knows it."""
+
+
+class StopOrder(NamedTuple):
+    partition: TopicPartition
+    leader_epoch: int
+    delete: bool
+
+
+class Answer(NamedTuple):
+    """Of LeaderAndIsr and StopReplica: the whole request's error, then each partition's."""
+
+    error: ErrorCode
+    partitions: dict[TopicPartition, ErrorCode]
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        me: BrokerId,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        zk: ZooKeeper,
+        logs: LogManager,
+        metadata: MetadataCache,
+        configs: TopicConfigs,
+        events: EventSink,
+        endpoint: Callable[[BrokerId], LeaderEndpoint],
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.clock = clock
+        self._zk = zk
+        self.logs = logs
+        self.metadata = metadata
+        self._configs = configs
+        self._events = events
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        """Set by whoever registers this broker, at every registration."""
+        self.controller_epoch = INITIAL_CONTROLLER_EPOCH
+        self.is_shutting_down = False
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.waiting_produces = Purgatory()
+        self.waiting_fetches = Purgatory()
+        self._max_lag = config.replica_lag_time_max_ms / 1000
+        self._orders = asyncio.Lock()
+        self._notifications = IsrNotifications(zk, clock)
+        self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
+        self.fetchers = Fetchers(endpoint, clock, config.replica_fetch_backoff_ms / 1000, self.moved)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._has_orders = asyncio.Event()
+
+    # --- life ---
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ReplicaManager]:
+        self.logs.on_offline = self._directory_failed
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            timers = [
+                tasks.create_task(self._shrink_isrs(), name="isr-shrink"),
+                tasks.create_task(self._notifications.run(), name="isr-notifications"),
+                tasks.create_task(self._checkpoint_high_watermarks(), name="high-watermark-checkpoint"),
+            ]
+            try:
+                yield self
+            finally:
+                self.fetchers.stop()
+                for timer in timers:
+                    timer.cancel()
+                for partition in self.partitions.values():
+                    partition.pending_isr = None  # ends writes whose outcome nobody waits for any more
+                self._tasks = None
+        if self._has_orders.is_set():
+            self.logs.checkpoint_high_watermarks()
+
+    async def _shrink_isrs(self) -> None:
+        while True:
+            await asyncio.sleep(self._max_lag / 2)
+            for partition in list(self.partitions.values()):
+                self._write_isr(partition, partition.proposed_shrink())
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        """Not before the first LeaderAndIsr: until then we know only a part, and would overwrite the file with it."""
+        await self._has_orders.wait()
+        while True:
+            await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
+            self.logs.checkpoint_high_watermarks()
+
+    # --- questions ---
+
+    def partition(self, name: TopicPartition) -> Partition:
+        """Raises what a client is to see when it is not here: 6 while the cluster knows it (its leader may not yet
+        have heard), 3 when nobody does, 56 when its directory is dead."""
+        partition = self.partitions.get(name)
+        if self.logs.is_offline(name):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is in a failed log directory")
+        if partition is None:
+            known = name in self.metadata
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def may_acknowledge(self) -> bool:
+        """After 2/3 of the session timeout in silence a leader cannot know that it still is one (design D1)."""
+        return self._zk.silence() <= SILENCE_SHARE * self._zk.session_timeout_ms / 1000
+
+    @property
+    def leader_count(self) -> int:
+        return sum(partition.is_leader for partition in self.partitions.values())
+
+    @property
+    def under_replicated_count(self) -> int:
+        return sum(partition.is_under_replicated for partition in self.partitions.values())
+
+    @property
+    def under_min_isr_count(self) -> int:
+        return sum(partition.is_under_min_isr for partition in self.partitions.values())
+
+    @property
+    def at_min_isr_count(self) -> int:
+        return sum(partition.is_at_min_isr for partition in self.partitions.values())
+
+    # --- what moved ---
+
+    def moved(self, name: TopicPartition) -> None:
+        """The end or the high watermark of a partition moved, or its role changed: complete what waits for that."""
+        self.waiting_produces.check(name)
+        self.waiting_fetches.check(name)
+
+    def after_append(self, partition: Partition) -> None:
+        """A leader alone in its ISR commits by its own append; its followers' fetches wait for the bytes anyway."""
+        if partition.maybe_increment_high_watermark():
+            self.waiting_produces.check(partition.topic_partition)
+        self.waiting_fetches.check(partition.topic_partition)
+
+    def after_follower_fetch(self, partition: Partition, broker: BrokerId) -> None:
+        self._write_isr(partition, partition.proposed_expansion(broker, self.metadata.is_alive))
+        if partition.maybe_increment_high_watermark():
+            self.moved(partition.topic_partition)
+
+    def _write_isr(self, partition: Partition, proposed: tuple[BrokerId, ...] | None) -> None:
+        if proposed is not None and self._tasks is not None:
+            partition.pending_isr = proposed
+            self._tasks.create_task(self.isr_writer.write(partition, proposed), name=f"isr-{partition.topic_partition}")
+
+    def _isr_settled(self, partition: Partition, before: tuple[BrokerId, ...]) -> None:
+        cause = "isr-shrink" if len(partition.isr) < len(before) else "isr-expand"
+        self._events.emit([self._change(partition, "leader", cause)])
+        partition.maybe_increment_high_watermark()
+        self.moved(partition.topic_partition)
+
+    def _change(self, partition: Partition, before: str, cause: str) -> StateChange:
+        return StateChange(
+            self.clock.wall_ms(),
+            self.me,
+            "broker",
+            partition.controller_epoch,
+            partition.topic_partition.topic,
+            partition.topic_partition.partition,
+            before,
+            role_of(partition),
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+            partition.zk_version,
+            cause,
+        )
+
+    def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
+        log.error("log directory %s failed with %d partitions", directory, len(names))
+        self.fetchers.remove(names)
+        for name in names:
+            self.partitions.pop(name, None)
+            self.moved(name)
+        if self._tasks is not None:
+            self._tasks.create_task(self._announce_failed_directory(), name="log-dir-event")
+
+    async def _announce_failed_directory(self) -> None:
+        while True:
+            try:
+                await self._zk.create(
+                    log_dir_event.PREFIX, log_dir_event.encode(self.me), CreateMode.PERSISTENT_SEQUENTIAL
+                )
+                return
+            except ZooKeeperError as error:
+                log.warning("failed log directory not announced yet: %s", error)
+                await asyncio.sleep(1)
+
+    # --- fencing ---
+
+    def _fence(self, sender: Sender) -> ErrorCode:
+        if sender.broker_epoch != UNKNOWN_BROKER_EPOCH and sender.broker_epoch < self.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if sender.controller_epoch < self.controller_epoch:
+            log.info(
+                "request of controller %d refused: epoch %d, the latest is %d",
+                sender.controller_id,
+                sender.controller_epoch,
+                self.controller_epoch,
+            )
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.controller_epoch = sender.controller_epoch
+        return ErrorCode.NONE
+
+    # --- UpdateMetadata ---
+
+    async def update_metadata(
+        self,
+        sender: Sender,
+        brokers: Sequence[Broker],
+        topics: Sequence[tuple[str, Sequence[tuple[int, PartitionMetadata]]]],
+    ) -> ErrorCode:
+        async with self._orders:
+            error = self._fence(sender)
+            if error is ErrorCode.NONE:
+                await self.metadata.update(sender.controller_id, brokers, topics)
+            return error
+
+    # --- LeaderAndIsr ---
+
+    async def leader_and_isr(self, sender: Sender, orders: Sequence[PartitionOrder]) -> Answer:
+        async with self._orders:
+            error = self._fence(sender)
+            if error is not ErrorCode.NONE:
+                return Answer(error, {order.partition: error for order in orders})
+            answers: dict[TopicPartition, ErrorCode] = {}
+            accepted: list[PartitionOrder] = []
+            for order in orders:
+                answers[order.partition] = self._judge(order)
+                if answers[order.partition] is ErrorCode.NONE:
+                    accepted.append(order)
+            logs = await self._open_logs(accepted)
+            for chunk in _slices(accepted):
+                self._obey(chunk, logs, answers, sender)
+                await asyncio.sleep(0)
+            self.fetchers.stop_idle()
+            self._has_orders.set()
+            return Answer(ErrorCode.NONE, answers)
+
+    def _judge(self, order: PartitionOrder) -> ErrorCode:
+        if self.logs.is_offline(order.partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.partitions.get(order.partition)
+        if known is not None and order.state.leader_epoch <= known.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH  # normal after a fail-over, when all is told again
+        if self.me not in order.assignment.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    async def _open_logs(self, orders: Sequence[PartitionOrder]) -> dict[TopicPartition, Log | Exception]:
+        """The log of each partition, or why there is none: then its epoch stays old and it can be ordered again."""
+        found: dict[TopicPartition, Log | Exception] = {}
+        missing: list[PartitionOrder] = []
+        for order in orders:
+            existing = self.logs.get(order.partition)
+            if existing is None:
+                missing.append(order)
+            else:
+                found[order.partition] = existing
+        if missing:
+            try:
+                configs = await self._configs.read({order.partition.topic for order in missing})
+            except ZooKeeperError as error:
+                return found | {order.partition: error for order in missing}
+            found |= await self.logs.create_many(
+                (order.partition, configs[order.partition.topic], order.is_new) for order in missing
+            )
+        return found
+
+    def _obey(
+        self,
+        orders: Sequence[PartitionOrder],
+        logs: dict[TopicPartition, Log | Exception],
+        answers: dict[TopicPartition, ErrorCode],
+        sender: Sender,
+    ) -> None:
+        self.fetchers.remove(order.partition for order in orders)
+        changes: list[StateChange] = []
+        followers: list[Partition] = []
+        cause = f"leader-and-isr from controller {sender.controller_id}"
+        for order in orders:
+            opened = logs[order.partition]
+            if isinstance(opened, Exception):
+                log.error("%s cannot follow its order: %s", order.partition, opened)
+                answers[order.partition] = _storage_code(opened)
+                continue
+            partition = self._partition_for(order.partition)
+            before = role_of(partition)
+            if order.state.leader == self.me:
+                partition.make_leader(order, opened)
+                partition.maybe_increment_high_watermark()
+            elif self.metadata.is_alive(order.state.leader):
+                partition.make_follower(order, opened)
+                followers.append(partition)
+            else:
+                # The log stays open, so that its high watermark stays in the checkpoint; nothing else changes.
+                log.error("%s: leader %d is not alive, order not followed", order.partition, order.state.leader)
+                partition.log = opened
+                continue
+            changes.append(self._change(partition, before, cause))
+        if not self.is_shutting_down and self._tasks is not None:
+            self.fetchers.add(followers, self._tasks)
+        self._events.emit(changes)
+        for order in orders:
+            self.moved(order.partition)
+
+    def _partition_for(self, name: TopicPartition) -> Partition:
+        partition = self.partitions.get(name)
+        if partition is None:
+            partition = self.partitions[name] = Partition(name, self.me, self.clock, self._max_lag)
+        return partition
+
+    # --- StopReplica ---
+
+    async def stop_replica(self, sender: Sender, orders: Sequence[StopOrder]) -> Answer:
+        async with self._orders:
+            error = self._fence(sender)
+            if error is not ErrorCode.NONE:
+                return Answer(error, {})
+            answers = {order.partition: self._judge_stop(order) for order in orders}
+            accepted = [order for order in orders if answers[order.partition] is ErrorCode.NONE]
+            self.fetchers.remove(order.partition for order in accepted)  # before any deletion: KAFKA-10371
+            for chunk in _slices(accepted):
+                for order in chunk:
+                    if order.delete:
+                        answers[order.partition] = self._delete(order.partition, sender)
+                    self.moved(order.partition)
+                await asyncio.sleep(0)
+            if any(order.delete for order in accepted) and self._has_orders.is_set():
+                self.logs.checkpoint_high_watermarks()  # once per request: KAFKA-10002
+            self.fetchers.stop_idle()
+            return Answer(ErrorCode.NONE, answers)
+
+    def _judge_stop(self, order: StopOrder) -> ErrorCode:
+        if self.logs.is_offline(order.partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.partitions.get(order.partition)
+        if known is None or order.leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
+            return ErrorCode.NONE
+        # Equal is accepted, else a replica survives a cancelled reassignment (KAFKA-13972).
+        return ErrorCode.FENCED_LEADER_EPOCH if order.leader_epoch < known.leader_epoch else ErrorCode.NONE
+
+    def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:
+        partition = self.partitions.pop(name, None)
+        if partition is not None:
+            before = role_of(partition)
+            partition.log = None
+            change = self._change(partition, before, f"stop-replica from controller {sender.controller_id}")
+            self._events.emit([change])
+        if self.logs.get(name) is None:
+            return ErrorCode.NONE
+        try:
+            self.logs.delete(name)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+
+def role_of(partition: Partition) -> str:
+    if partition.log is None or partition.leader_epoch == NO_EPOCH:
+        return "none"
+    return "leader" if partition.is_leader else "follower"
+
+
+def _storage_code(error: Exception) -> ErrorCode:
+    if isinstance(error, KafkaError):
+        return error.code
+    return ErrorCode.UNKNOWN_SERVER_ERROR if isinstance(error, ZooKeeperError) else ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _slices(orders: Sequence[_Order]) -> Iterable[Sequence[_Order]]:
+    return (orders[start : start + PARTITIONS_PER_SLICE] for start in range(0, len(orders), PARTITIONS_PER_SLICE))

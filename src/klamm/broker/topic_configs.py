@@ -1,0 +1,68 @@
+"""Configuration of topics as ZooKeeper holds it, on top of this broker's defaults.
+
+Read when a log is created. A znode that cannot be used (edited by hand, written by a newer version) must not keep a
+partition offline: its bad keys are reported and left out, the rest applies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from klamm.model.config import TopicConfig, topic_config
+from klamm.model.errors import ConnectionLoss, KafkaError, SessionExpired, ZNodeError
+from klamm.model.ports import Clock, ZooKeeper
+from klamm.zookeeper.znodes import config
+
+RETRY_AFTER: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class TopicConfigs:
+    def __init__(self, zk: ZooKeeper, clock: Clock, defaults: TopicConfig, patience: float) -> None:
+        self._zk = zk
+        self._clock = clock
+        self.defaults = defaults
+        self._patience = patience
+
+    async def read(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
+        """Waits out a lost connection for a while: the controller does not repeat an order that we failed to follow.
+        Then raises ConnectionLoss or SessionExpired."""
+        names = sorted(topics)
+        paths = [config.topic_path(name) for name in names]
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            try:
+                nodes = await self._zk.get_many(paths)
+                break
+            except (ConnectionLoss, SessionExpired):
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(RETRY_AFTER)
+        return {
+            name: self._effective(path, node.data if node is not None else None)
+            for name, path, node in zip(names, paths, nodes, strict=True)
+        }
+
+    def _effective(self, path: str, data: bytes | None) -> TopicConfig:
+        try:
+            overrides = config.decode(path, data)
+        except ZNodeError as error:
+            log.error("topic configuration not used: %s", error)
+            return self.defaults
+        return usable_config(self.defaults, overrides, path)
+
+
+def usable_config(defaults: TopicConfig, overrides: Mapping[str, str], where: str) -> TopicConfig:
+    usable: dict[str, str] = {}
+    for key, value in overrides.items():
+        try:
+            topic_config(defaults, {key: value})
+        except KafkaError as error:
+            log.warning("%s: %s=%s has no effect: %s", where, key, value, error.message)
+        else:
+            usable[key] = value
+    return topic_config(defaults, usable)

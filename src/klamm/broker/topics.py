@@ -1,0 +1,162 @@
+"""Topic administration: what makes a topic valid, and the two znodes that make it exist.
+
+Creation is not a controller event: whoever handles it (the controller for CreateTopics, any broker for auto-creation)
+validates, writes /config/topics/<t>, then creates /brokers/topics/<t>; the controller reacts to its watch (reference
+controller 2.4, broker 5.6 and 6). A topic that is marked for deletion is not created again before it is gone: its new
+life would inherit the deletion, or its old bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from klamm.admin.placement import Placement, PlacementBroker, RackMode, place
+from klamm.model.config import TopicConfig, topic_config
+from klamm.model.errors import ErrorCode, KafkaError, NodeExists
+from klamm.model.ids import BrokerId
+from klamm.model.partition import Assignment
+from klamm.model.ports import ZooKeeper
+from klamm.zookeeper.znodes import config, delete_topics, topic
+
+NAME_CHARACTERS_MAX: Final = 249
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+DEFAULT: Final = -1
+"""Partitions or replication factor: take the broker's."""
+
+
+class NewTopic(NamedTuple):
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignment: Mapping[int, Sequence[BrokerId]] | None = None
+    configs: Mapping[str, str | None] = {}
+
+
+class PlannedTopic(NamedTuple):
+    """Valid, placed, not yet written."""
+
+    name: str
+    replicas: Placement
+    configs: dict[str, str]
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.replicas[0])
+
+
+def validate_name(name: str) -> None:
+    if not name:
+        reason = "it is empty"
+    elif name in (".", ".."):
+        reason = 'it cannot be "." or ".."'
+    elif len(name) > NAME_CHARACTERS_MAX:
+        reason = f"it is longer than {NAME_CHARACTERS_MAX} characters"
+    elif not _NAME.fullmatch(name):
+        reason = "it contains a character other than ASCII letters and digits, '.', '_' and '-'"
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is illegal: {reason}")
+
+
+def colliding(name: str, topics: Sequence[str]) -> list[str]:
+    """'.' and '_' become one character in metric names, so `a.b` and `a_b` cannot both exist."""
+    flat = name.replace(".", "_")
+    return [other for other in topics if other != name and other.replace(".", "_") == flat]
+
+
+def validate_assignment(assignment: Mapping[int, Sequence[BrokerId]]) -> Placement:
+    """Unknown brokers are accepted: the partition waits for them."""
+    lists = [tuple(assignment[partition]) for partition in sorted(assignment)]
+    if sorted(assignment) != list(range(len(assignment))):
+        reason = "partitions must be numbered from 0 without gaps"
+    elif any(len(set(replicas)) < len(replicas) for replicas in lists):
+        reason = "a broker appears twice in one replica list"
+    elif any(not replicas or len(replicas) != len(lists[0]) for replicas in lists):
+        reason = "all partitions must have the same number of replicas, at least one"
+    else:
+        return dict(enumerate(lists))
+    raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Invalid replica assignment: {reason}")
+
+
+class TopicAdmin:
+    def __init__(
+        self,
+        zk: ZooKeeper,
+        random: Random,
+        defaults: TopicConfig,
+        *,
+        partitions_default: int,
+        replication_factor_default: int,
+    ) -> None:
+        self._zk = zk
+        self._random = random
+        self.config_defaults = defaults
+        self._partitions_default = partitions_default
+        self._replication_factor_default = replication_factor_default
+
+    def plan(
+        self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
+    ) -> PlannedTopic:
+        """Everything that can be refused without ZooKeeper."""
+        validate_name(new.name)
+        topic_config(self.config_defaults, new.configs)
+        configs = {key: value for key, value in new.configs.items() if value is not None}
+        return PlannedTopic(new.name, self._place(new, brokers, mode), configs)
+
+    def _place(self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode) -> Placement:
+        if new.assignment:
+            if new.partitions != DEFAULT or new.replication_factor != DEFAULT:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Both numPartitions or replicationFactor and replicasAssignments were set. "
+                    "Both cannot be used at the same time.",
+                )
+            return validate_assignment(new.assignment)
+        partitions = self._partitions_default if new.partitions == DEFAULT else new.partitions
+        if partitions <= 0:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+        factor = self._replication_factor_default if new.replication_factor == DEFAULT else new.replication_factor
+        count = max(1, len(brokers))
+        start, shift = self._random.randrange(count), self._random.randrange(count)
+        return place(brokers, range(partitions), factor, start=start, shift=shift, mode=mode)
+
+    async def check(self, planned: PlannedTopic) -> None:
+        """What only ZooKeeper knows: the name is free, does not collide, and is not on its way out."""
+        existing = await self._zk.children(topic.PARENT)
+        if planned.name in existing:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' already exists.")
+        others = colliding(planned.name, sorted(existing))
+        if others:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{planned.name}' collides with existing topic {others[0]}."
+            )
+        if await self._zk.exists(delete_topics.path(planned.name)) is not None:
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' is marked for deletion and not yet gone."
+            )
+
+    async def create(self, planned: PlannedTopic) -> None:
+        await self.check(planned)
+        await self._write_config(planned)
+        assignments = {partition: Assignment(replicas) for partition, replicas in planned.replicas.items()}
+        try:
+            await self._zk.create(topic.path(planned.name), topic.encode(assignments))
+        except NodeExists:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' already exists.") from None
+
+    async def _write_config(self, planned: PlannedTopic) -> None:
+        """Always, even without overrides; what a topic of the same name left behind is overwritten."""
+        path, data = config.topic_path(planned.name), config.encode(planned.configs)
+        try:
+            await self._zk.create(path, data)
+        except NodeExists:
+            await self._zk.set(path, data)
+
+    async def mark_for_deletion(self, name: str) -> None:
+        try:
+            await self._zk.create(delete_topics.path(name))
+        except NodeExists:
+            pass  # somebody asked before: the same wish

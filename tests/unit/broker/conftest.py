@@ -1,0 +1,245 @@
+"""Stand-ins for log, clock and ZooKeeper: a record is one byte, so an offset is a position in a bytearray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from klamm.broker.partition import Partition, PartitionOrder
+from klamm.log.leader_epochs import LeaderEpochCache
+from klamm.log.log import AppendInfo, ReadResult
+from klamm.model.config import TopicConfig
+from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NoNode
+from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.ports import CreateMode, Node, Stat
+
+TP = TopicPartition("orders", 0)
+ME = BrokerId(1)
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class NoDisk:
+    def write_atomically(self, path: str, data: bytes) -> None: ...
+
+
+class FakeLog:
+    def __init__(self, partition: TopicPartition = TP, **config: Any) -> None:
+        self.topic_partition = partition
+        self.config = TopicConfig(**config)
+        self.data = bytearray()
+        self.batch_epochs: list[int] = []
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.unstable: int | None = None
+        self.failed = False
+        self.corrupt_once = False
+        self.epochs = LeaderEpochCache(NoDisk(), "epochs")  # type: ignore[arg-type]
+        self.epochs.bind(lambda: self.log_end_offset, lambda: None)
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.data)
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.unstable is None else min(self.unstable, self.high_watermark)
+
+    def fill(self, *epochs: int) -> FakeLog:
+        """One record per named epoch; its byte is the epoch."""
+        for epoch in epochs:
+            self.append_as_leader(bytes([epoch]), LeaderEpoch(epoch))
+        return self
+
+    def append_as_leader(self, records: bytes, leader_epoch: int) -> AppendInfo:
+        first = self.log_end_offset
+        self.epochs.assign(LeaderEpoch(leader_epoch), first)
+        self.data += bytes([leader_epoch]) * len(records)
+        return AppendInfo(first, self.log_end_offset - 1, -1, -1, self.log_start_offset)
+
+    def append_as_follower(self, records: bytes) -> AppendInfo:
+        if self.corrupt_once:
+            self.corrupt_once = False
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        first = self.log_end_offset
+        for epoch in bytes(records):
+            self.append_as_leader(b"x", epoch)
+        return AppendInfo(first, self.log_end_offset - 1, -1, -1, self.log_start_offset)
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> ReadResult:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        size = max(max_bytes, 1) if at_least_one else max_bytes
+        end = max(offset, min(upper_bound, offset + size))
+        return ReadResult(bytes(self.data[offset:end]), offset, end)
+
+    def update_high_watermark(self, offset: int) -> bool:
+        before, self.high_watermark = (
+            self.high_watermark,
+            max(self.log_start_offset, min(offset, self.log_end_offset)),
+        )
+        return before != self.high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> bool:
+        return offset > self.high_watermark and self.update_high_watermark(offset)
+
+    def truncate_to(self, offset: int) -> bool:
+        if offset >= self.log_end_offset:
+            return False
+        del self.data[offset:]
+        self.epochs.truncate_from_end(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.data[:] = bytes(offset)
+        self.epochs.clear()
+        self.log_start_offset = self.high_watermark = offset
+
+    def advance_log_start(self, offset: int) -> bool:
+        self.log_start_offset = offset
+        return True
+
+    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[Any]:
+        return []
+
+
+class FakeLogManager:
+    def __init__(self) -> None:
+        self.kept: dict[TopicPartition, FakeLog] = {}
+        self.offline: set[TopicPartition] = set()
+        self.deleted: list[TopicPartition] = []
+        self.checkpoints = 0
+        self.on_offline: Any = None
+
+    def get(self, partition: TopicPartition) -> FakeLog | None:
+        return self.kept.get(partition)
+
+    def is_offline(self, partition: TopicPartition) -> bool:
+        return partition in self.offline
+
+    async def create_many(self, partitions: Any) -> dict[TopicPartition, FakeLog]:
+        made = {name: FakeLog(name, min_insync_replicas=config.min_insync_replicas) for name, config, _ in partitions}
+        self.kept.update(made)
+        return made
+
+    def delete(self, partition: TopicPartition) -> None:
+        del self.kept[partition]
+        self.deleted.append(partition)
+
+    def checkpoint_high_watermarks(self) -> None:
+        self.checkpoints += 1
+
+
+class FakeZooKeeper:
+    """A map of nodes; `script` makes the next calls of a kind fail, before or after they took effect."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[bytes | None, int]] = {}
+        self.before: list[Exception] = []
+        self.after: list[Exception] = []
+        self.silent_for = 0.0
+        self.session_id = 7
+        self.session_timeout_ms = 18_000
+        self.sequence = 0
+
+    def silence(self) -> float:
+        return self.silent_for
+
+    def stat(self, version: int) -> Stat:
+        return Stat(1, 1, 0, 0, version, 0, 0, 0, 0, 0, 1)
+
+    async def set(self, path: str, data: bytes | None, version: int = -1) -> Stat:
+        if self.before:
+            raise self.before.pop(0)
+        if path not in self.nodes:
+            raise NoNode(path)
+        if version not in (-1, self.nodes[path][1]):
+            raise BadVersion(path)
+        self.nodes[path] = (data, self.nodes[path][1] + 1)
+        if self.after:
+            raise self.after.pop(0)
+        return self.stat(self.nodes[path][1])
+
+    async def get(self, path: str, watch: Any = None) -> Node:
+        if path not in self.nodes:
+            raise NoNode(path)
+        data, version = self.nodes[path]
+        return Node(data, self.stat(version))
+
+    async def get_many(self, paths: Any) -> list[Node | None]:
+        return [await self.get(path) if path in self.nodes else None for path in paths]
+
+    async def exists(self, path: str, watch: Any = None) -> Stat | None:
+        return self.stat(self.nodes[path][1]) if path in self.nodes else None
+
+    async def create(
+        self, path: str, data: bytes | None = None, mode: CreateMode = CreateMode.PERSISTENT, acl: Any = ()
+    ) -> tuple[str, Stat]:
+        if self.before:
+            raise self.before.pop(0)
+        if mode in (CreateMode.PERSISTENT_SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL):
+            path = f"{path}{self.sequence:010}"
+            self.sequence += 1
+        self.nodes[path] = (data, 0)
+        return path, self.stat(0)
+
+
+def order(
+    leader: int = 1,
+    epoch: int = 0,
+    isr: tuple[int, ...] = (1, 2, 3),
+    replicas: tuple[int, ...] = (1, 2, 3),
+    *,
+    zk_version: int = 0,
+    partition: TopicPartition = TP,
+    is_new: bool = False,
+) -> PartitionOrder:
+    state = LeaderAndIsr(BrokerId(leader), LeaderEpoch(epoch), tuple(BrokerId(b) for b in isr), ControllerEpoch(5))
+    return PartitionOrder(partition, state, zk_version, Assignment(tuple(BrokerId(b) for b in replicas)), is_new)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make_log() -> type[FakeLog]:
+    return FakeLog
+
+
+@pytest.fixture
+def make_order() -> Callable[..., PartitionOrder]:
+    return order
+
+
+@pytest.fixture
+def zk() -> FakeZooKeeper:
+    return FakeZooKeeper()
+
+
+@pytest.fixture
+def logs() -> FakeLogManager:
+    return FakeLogManager()
+
+
+@pytest.fixture
+def partition(clock: ManualClock) -> Partition:
+    """Lag limit 100 ms, as in the behaviour cases."""
+    return Partition(TP, ME, clock, 0.1)
