@@ -99,6 +99,11 @@ class Child:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
 
+def dying_with_us(argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` so that it dies with this process, or with the thread that forks it."""
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *argv]
+
+
 def start_child(
     argv: Sequence[str], *, log_path: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Child:
@@ -109,7 +114,7 @@ def start_child(
 def _fork(argv: list[str], log_path: Path, env: dict[str, str], cwd: Path | None) -> Child:
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *argv],
+            dying_with_us(argv),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -101,6 +101,7 @@ class EmbeddedZooKeeper:
         self.data_dir = Path(data_dir)
         self.port = port
         self._chosen_by_us = port == 0
+        self._has_served = False  # from then on clients know the port: it must not change any more
         self._settings: dict[str, str | int] = {
             "tickTime": tick_ms,
             "minSessionTimeout": min_session_timeout_ms,
@@ -134,11 +135,13 @@ class EmbeddedZooKeeper:
             try:
                 self.launch()
                 await self.wait_ready()
+                self._has_served = True
                 return
             except ZooKeeperNotStarted:
-                stranger = self._chosen_by_us and not self.alive and port_is_taken(self.port)
+                may_move = self._chosen_by_us and not self._has_served
+                stranger = not self.alive and port_is_taken(self.port)
                 await self.kill()
-                if not stranger or attempt == _PORT_ATTEMPTS:
+                if not (may_move and stranger) or attempt == _PORT_ATTEMPTS:
                     raise
                 release_port(self.port)
                 self.port = 0

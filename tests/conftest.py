@@ -1,0 +1,116 @@
+"""What holds for the whole suite: cheap tests first, a budget of seconds per directory, nothing left behind.
+
+A run fails when a directory takes longer than its budget, or when a process or a temporary directory of it is left. The
+budgets are for 2 cores. `KLAMM_SCALE=full` (make soak) runs the counted demands in full, without budget.
+
+Processes are found by a mark in their environment, which also those bear that have lost their parent. All temporary
+directories of a run lie in one, which goes with it; after a failure it stays until the next run, for whoever looks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+BUDGET_SECONDS = {"unit": 120, "simulation": 180, "integration": 420, "interop": 480}
+"""In the order in which they run: what fails fastest comes first."""
+
+FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
+MARK = f"KLAMM_TEST_RUN={os.getpid()}"
+RUN_DIRECTORY = Path(tempfile.gettempdir()) / f"klamm-tests-{os.getpid()}"
+ENDING_SECONDS = 3.0
+FINDINGS = pytest.StashKey[list[str]]()
+KEEP = pytest.StashKey[bool]()
+
+_spent: dict[str, float] = defaultdict(float)
+
+
+@pytest.fixture(scope="session")
+def scaled() -> Callable[[int, int], int]:
+    """`scaled(5, 50)`: the small count in `make test`, the full one in `make soak`."""
+    return lambda small, full: full if FULL_SCALE else small
+
+
+def pytest_configure() -> None:
+    name, _, value = MARK.partition("=")
+    os.environ[name] = value
+    for old in RUN_DIRECTORY.parent.glob("klamm-tests-*"):
+        if not Path("/proc", old.name.rpartition("-")[2]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    RUN_DIRECTORY.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(RUN_DIRECTORY)
+
+
+def _directory(path: Path) -> str:
+    return path.relative_to(TESTS).parts[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(BUDGET_SECONDS)
+    unknown = {_directory(item.path) for item in items} - set(order)
+    if unknown:
+        raise pytest.UsageError(f"test directories without a budget in tests/conftest.py: {sorted(unknown)}")
+    items.sort(key=lambda item: order.index(_directory(item.path)))  # stable: within a directory nothing moves
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Set-up and tear-down count: starting servers is what takes the time."""
+    _spent[report.nodeid.split("/")[1]] += report.duration
+
+
+def _processes_of_this_run() -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            bears_mark = MARK.encode() in (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # ended meanwhile, or not ours to read
+        # PySpark's JVM ends with the interpreter, when its standard input closes.
+        if bears_mark and process.name != str(os.getpid()) and not command.endswith("pyspark-shell "):
+            found.append(f"process {process.name}: {command[:150]}")
+    return found
+
+
+def _left_behind() -> list[str]:
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (processes := _processes_of_this_run()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    directories = [path for path in RUN_DIRECTORY.iterdir() if not path.name.startswith("pytest-of-")]
+    return processes + [f"temporary directory {path.name}" for path in sorted(directories)]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    over = [name for name, seconds in _spent.items() if seconds > BUDGET_SECONDS[name] and not FULL_SCALE]
+    session.config.stash[FINDINGS] = findings = [
+        *(f"tests/{name} took longer than its budget" for name in over),
+        *(f"left behind: {what}" for what in _left_behind()),
+    ]
+    if findings and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.config.stash[KEEP] = session.exitstatus == pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    terminalreporter.section("seconds spent, and the budget")
+    for name, budget in BUDGET_SECONDS.items():
+        if name in _spent:
+            terminalreporter.write_line(f"tests/{name:<12} {_spent[name]:6.1f} of {budget}")
+    for finding in config.stash.get(FINDINGS, []):
+        terminalreporter.write_line(finding, red=True)
+    if config.stash.get(KEEP, False):
+        terminalreporter.write_line(f"logs and data of the failed tests, until the next run: {RUN_DIRECTORY}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not config.stash.get(KEEP, False):
+        shutil.rmtree(RUN_DIRECTORY, ignore_errors=True)

@@ -1,0 +1,16 @@
+"""A real ZooKeeper for tests beside Apache Kafka. Without Java these tests fail: the real thing is their point."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+
+
+@pytest.fixture
+async def zookeeper(tmp_path: Path) -> AsyncIterator[EmbeddedZooKeeper]:
+    async with EmbeddedZooKeeper(tmp_path / "zookeeper", force_sync=False).running() as server:
+        yield server
