@@ -1,0 +1,514 @@
+"""The contract's own driver: raw sockets and a jute codec of its own, so that a mistake in ours cannot hide itself.
+
+Every case runs on each server of `SERVERS`. A test asks for `zk`, a connected client with a fresh `zk.root` of its own,
+and for `connect` when it needs more clients or an unusual handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+
+SERVERS = ("ours", "real")
+TICK_MS = 500
+PATIENCE = 10.0
+OPEN = ((31, "world", "anyone"),)
+NEW_PASSWORD = bytes(16)
+
+
+# --- codec -----------------------------------------------------------------------------------------------------------
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def int64(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def buffer(data: bytes | None) -> bytes:
+    return int32(-1) if data is None else int32(len(data)) + data
+
+
+def text(value: str) -> bytes:
+    return buffer(value.encode())
+
+
+def vector(items: list[bytes]) -> bytes:
+    return int32(len(items)) + b"".join(items)
+
+
+def texts(*values: str) -> bytes:
+    return vector([text(value) for value in values])
+
+
+def acls(entries: Any) -> bytes:
+    return vector([int32(perms) + text(scheme) + text(id_) for perms, scheme, id_ in entries])
+
+
+class Stat(NamedTuple):
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    owner: int
+    length: int
+    children: int
+    pzxid: int
+
+
+class Parser:
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.at = 0
+
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(layout, self.body, self.at)
+        self.at += struct.calcsize(layout)
+        return values
+
+    def int32(self) -> int:
+        return self.unpack(">i")[0]
+
+    def buffer(self) -> bytes | None:
+        length = self.int32()
+        if length < 0:
+            return None
+        self.at += length
+        data = self.body[self.at - length : self.at]
+        assert len(data) == length
+        return data
+
+    def text(self) -> str:
+        data = self.buffer()
+        assert data is not None
+        return data.decode()
+
+    def texts(self) -> list[str]:
+        return [self.text() for _ in range(self.int32())]
+
+    def stat(self) -> Stat:
+        return Stat(*self.unpack(">qqqqiiiqiiq"))
+
+    def end(self) -> None:
+        assert self.at == len(self.body), f"{len(self.body) - self.at} bytes left over"
+
+
+class Reply(NamedTuple):
+    xid: int
+    zxid: int
+    err: int
+    body: bytes
+
+    def _all(self, read: Callable[[Parser], Any]) -> Any:
+        assert self.err == 0, f"error {self.err}"
+        parser = Parser(self.body)
+        value = read(parser)
+        parser.end()
+        return value
+
+    @property
+    def path(self) -> str:
+        return self._all(Parser.text)
+
+    @property
+    def stat(self) -> Stat:
+        return self._all(Parser.stat)
+
+    @property
+    def path_and_stat(self) -> tuple[str, Stat]:
+        return self._all(lambda parser: (parser.text(), parser.stat()))
+
+    @property
+    def node(self) -> tuple[bytes | None, Stat]:
+        return self._all(lambda parser: (parser.buffer(), parser.stat()))
+
+    @property
+    def names(self) -> list[str]:
+        return self._all(Parser.texts)
+
+    @property
+    def names_and_stat(self) -> tuple[list[str], Stat]:
+        return self._all(lambda parser: (parser.texts(), parser.stat()))
+
+    @property
+    def acl_and_stat(self) -> tuple[list[tuple[int, str, str]], Stat]:
+        def read(parser: Parser) -> Any:
+            entries = [(parser.int32(), parser.text(), parser.text()) for _ in range(parser.int32())]
+            return entries, parser.stat()
+
+        return self._all(read)
+
+    @property
+    def identities(self) -> list[tuple[str, str]]:
+        return self._all(lambda parser: [(parser.text(), parser.text()) for _ in range(parser.int32())])
+
+    @property
+    def results(self) -> list[tuple[int, int, Any]]:
+        """Of a multi or multi-read: (type, error, value) each, and nothing after the terminator."""
+
+        def read(parser: Parser) -> Any:
+            found: list[tuple[int, int, Any]] = []
+            while True:
+                kind, done, err = parser.unpack(">i?i")
+                if done:
+                    assert (kind, err) == (-1, -1)
+                    return found
+                found.append((kind, err, RESULT_BODY[kind](parser)))
+
+        return self._all(read)
+
+    @property
+    def codes(self) -> list[int]:
+        """Of a failed multi; code and body say the same."""
+        assert all(kind == -1 and err == value for kind, err, value in self.results)
+        return [err for _kind, err, _value in self.results]
+
+
+RESULT_BODY: dict[int, Callable[[Parser], Any]] = {
+    -1: Parser.int32,
+    1: Parser.text,
+    2: lambda parser: None,
+    4: lambda parser: (parser.buffer(), parser.stat()),
+    5: Parser.stat,
+    8: Parser.texts,
+    13: lambda parser: None,
+    15: lambda parser: (parser.text(), parser.stat()),
+}
+
+
+class Event(NamedTuple):
+    type: int
+    path: str
+    zxid: int
+
+
+class Op:
+    """Bodies of requests, with their opcodes: for single requests, and to be put into a multi."""
+
+    @staticmethod
+    def create(path: str, data: bytes | None = b"", flags: int = 0, acl: Any = OPEN, code: int = 1) -> tuple[int, bytes]:
+        ttl = int64(1000) if code == 21 else b""
+        return code, text(path) + buffer(data) + acls(acl) + int32(flags) + ttl
+
+    @staticmethod
+    def delete(path: str, version: int = -1) -> tuple[int, bytes]:
+        return 2, text(path) + int32(version)
+
+    @staticmethod
+    def set(path: str, data: bytes | None = b"", version: int = -1) -> tuple[int, bytes]:
+        return 5, text(path) + buffer(data) + int32(version)
+
+    @staticmethod
+    def check(path: str, version: int = -1) -> tuple[int, bytes]:
+        return 13, text(path) + int32(version)
+
+    @staticmethod
+    def set_acl(path: str, acl: Any, version: int = -1) -> tuple[int, bytes]:
+        return 7, text(path) + acls(acl) + int32(version)
+
+    @staticmethod
+    def get(path: str, watch: bool = False) -> tuple[int, bytes]:
+        return 4, text(path) + bytes([watch])
+
+    @staticmethod
+    def exists(path: str, watch: bool = False) -> tuple[int, bytes]:
+        return 3, text(path) + bytes([watch])
+
+    @staticmethod
+    def children(path: str, watch: bool = False, code: int = 8) -> tuple[int, bytes]:
+        return code, text(path) + bytes([watch])
+
+    @staticmethod
+    def multi(*ops: tuple[int, bytes], code: int = 14) -> tuple[int, bytes]:
+        items = [struct.pack(">i?i", kind, False, -1) + body for kind, body in ops]
+        return code, b"".join(items) + struct.pack(">i?i", -1, True, -1)
+
+    @staticmethod
+    def set_watches(
+        zxid: int,
+        data: tuple[str, ...] = (),
+        exist: tuple[str, ...] = (),
+        child: tuple[str, ...] = (),
+        more: tuple[tuple[str, ...], tuple[str, ...]] | None = None,
+    ) -> tuple[int, bytes]:
+        body = int64(zxid) + texts(*data) + texts(*exist) + texts(*child)
+        return (101, body) if more is None else (105, body + texts(*more[0]) + texts(*more[1]))
+
+
+# --- client ----------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """One connection. Requests by `call`, or by `send` and `receive` for pipelines; events are put aside as they come."""
+
+    op = Op
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, root: str) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.root = root
+        self.events: list[Event] = []
+        self.handshake = b""
+        self.timeout_ms = 0
+        self.session = 0
+        self.password = b""
+        self._xid = 0
+
+    # handshake
+
+    @staticmethod
+    def connect_request(
+        timeout_ms: int, session: int, password: bytes | None, last_zxid: int, read_only: bool | None
+    ) -> bytes:
+        body = struct.pack(">iqiq", 0, last_zxid, timeout_ms, session) + buffer(password)
+        body += b"" if read_only is None else bytes([read_only])
+        return buffer(body)
+
+    async def read_handshake(self) -> None:
+        self.handshake = await self.frame()
+        protocol, self.timeout_ms, self.session = struct.unpack_from(">iiq", self.handshake)
+        assert protocol == 0
+        self.password = Parser(self.handshake[16:]).buffer() or b""
+
+    # frames
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def send(self, request: tuple[int, bytes], xid: int | None = None) -> int:
+        if xid is None:
+            self._xid += 1
+            xid = self._xid
+        code, body = request
+        self.write(buffer(struct.pack(">ii", xid, code) + body))
+        return xid
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(length)
+
+    async def _message(self) -> Reply | Event:
+        payload = await self.frame()
+        xid, zxid, err = struct.unpack_from(">iqi", payload)
+        if xid != -1:
+            return Reply(xid, zxid, err, payload[16:])
+        parser = Parser(payload[16:])
+        kind, state, path = parser.int32(), parser.int32(), parser.text()
+        parser.end()
+        assert state == 3
+        return Event(kind, path, zxid)
+
+    async def receive(self) -> Reply:
+        while True:
+            message = await self._message()
+            if isinstance(message, Reply):
+                return message
+            self.events.append(message)
+
+    async def call(self, request: tuple[int, bytes], xid: int | None = None) -> Reply:
+        sent = self.send(request, xid)
+        reply = await self.receive()
+        assert reply.xid == sent
+        return reply
+
+    async def event(self) -> tuple[int, str]:
+        """The next event, waiting for it if none was put aside."""
+        if not self.events:
+            message = await self._message()
+            assert isinstance(message, Event), message
+            self.events.append(message)
+        event = self.events.pop(0)
+        return event.type, event.path
+
+    async def drain(self) -> list[tuple[int, str]]:
+        """All events up to now: those that precede the answer to a request sent now."""
+        await self.ping()
+        events, self.events = self.events, []
+        return [(event.type, event.path) for event in events]
+
+    async def eof(self, within: float = PATIENCE) -> None:
+        """The server closes without a further byte."""
+        try:
+            async with asyncio.timeout(within):
+                assert await self.reader.read(1) == b""
+        except ConnectionError:
+            pass
+
+    async def drop(self) -> None:
+        """Close the socket, not the session."""
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass
+
+    # requests
+
+    async def create(
+        self, path: str, data: bytes | None = b"", flags: int = 0, acl: Any = OPEN, code: int = 1
+    ) -> Reply:
+        return await self.call(Op.create(path, data, flags, acl, code))
+
+    async def delete(self, path: str, version: int = -1) -> Reply:
+        return await self.call(Op.delete(path, version))
+
+    async def set(self, path: str, data: bytes | None = b"", version: int = -1) -> Reply:
+        return await self.call(Op.set(path, data, version))
+
+    async def get(self, path: str, watch: bool = False) -> Reply:
+        return await self.call(Op.get(path, watch))
+
+    async def exists(self, path: str, watch: bool = False) -> Reply:
+        return await self.call(Op.exists(path, watch))
+
+    async def children(self, path: str, watch: bool = False) -> Reply:
+        return await self.call(Op.children(path, watch))
+
+    async def children2(self, path: str, watch: bool = False) -> Reply:
+        return await self.call(Op.children(path, watch, code=12))
+
+    async def get_acl(self, path: str) -> Reply:
+        return await self.call((6, text(path)))
+
+    async def set_acl(self, path: str, acl: Any, version: int = -1) -> Reply:
+        return await self.call(Op.set_acl(path, acl, version))
+
+    async def sync(self, path: str) -> Reply:
+        return await self.call((9, text(path)))
+
+    async def multi(self, *ops: tuple[int, bytes]) -> Reply:
+        return await self.call(Op.multi(*ops))
+
+    async def multi_read(self, *ops: tuple[int, bytes]) -> Reply:
+        return await self.call(Op.multi(*ops, code=22))
+
+    async def set_watches(self, zxid: int, **paths: Any) -> Reply:
+        return await self.call(Op.set_watches(zxid, **paths))
+
+    async def add_watch(self, path: str, mode: int) -> Reply:
+        return await self.call((106, text(path) + int32(mode)))
+
+    async def check_watches(self, path: str, kind: int) -> Reply:
+        return await self.call((17, text(path) + int32(kind)))
+
+    async def remove_watches(self, path: str, kind: int) -> Reply:
+        return await self.call((18, text(path) + int32(kind)))
+
+    async def get_ephemerals(self, prefix: str) -> Reply:
+        return await self.call((103, text(prefix)))
+
+    async def who_am_i(self) -> Reply:
+        return await self.call((107, b""))
+
+    async def auth(self, scheme: str, credential: bytes) -> Reply:
+        return await self.call((100, int32(0) + text(scheme) + buffer(credential)), xid=-4)
+
+    async def ping(self) -> Reply:
+        return await self.call((11, b""), xid=-2)
+
+    async def close_session(self) -> Reply:
+        return await self.call((-11, b""))
+
+    # shorthands
+
+    def at(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    async def make(self, name: str, data: bytes | None = b"") -> str:
+        """A persistent node below the root of this test."""
+        return (await self.create(self.at(name), data)).path
+
+    async def stat_of(self, path: str) -> Stat:
+        return (await self.exists(path)).stat
+
+
+# --- fixtures --------------------------------------------------------------------------------------------------------
+
+Connect = Callable[..., Awaitable[Client]]
+_roots = itertools.count(1)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=SERVERS)
+async def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]:
+    server: MemoryZooKeeper | EmbeddedZooKeeper
+    if request.param == "ours":
+        server = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS)
+    elif (reason := available()) is not None:
+        pytest.skip(reason)
+    else:
+        directory = tmp_path_factory.mktemp("zookeeper")
+        server = EmbeddedZooKeeper(
+            directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False
+        )
+    async with server.running():
+        yield server.port
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def connect(port: int) -> AsyncIterator[Connect]:
+    """Opens clients; at the end of the test their sessions are closed, so that no expiry disturbs another test."""
+    clients: list[Client] = []
+    root = f"/contract-{next(_roots)}"
+
+    async def open_client(
+        timeout_ms: int = 10_000,
+        session: int = 0,
+        password: bytes | None = NEW_PASSWORD,
+        last_zxid: int = 0,
+        read_only: bool | None = False,
+        behind: bytes = b"",
+        resume: Client | None = None,
+        handshake: bool = True,
+    ) -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=64 << 20)
+        client = Client(reader, writer, root)
+        clients.append(client)
+        if resume is not None:
+            session, password = resume.session, resume.password
+        if handshake:
+            client.write(Client.connect_request(timeout_ms, session, password, last_zxid, read_only) + behind)
+            await client.read_handshake()
+        return client
+
+    yield open_client
+    for client in clients:
+        await _end(client)
+
+
+async def _end(client: Client) -> None:
+    """Close the session if the connection still lives, and the socket in any case."""
+    try:
+        if client.session and not client.reader.at_eof() and not client.writer.is_closing():
+            client.send((-11, b""))
+            async with asyncio.timeout(2):
+                while await client.reader.read(65536):
+                    pass
+    except (ConnectionError, TimeoutError):
+        pass
+    await client.drop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def zk(connect: Connect) -> Client:
+    """A client on a tree of its own."""
+    client = await connect()
+    assert (await client.create(client.root)).err == 0
+    return client
