@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from klamm.pipelines.delta_log import TableCommit
-from klamm.pipelines.kafka_topic import OffsetKind, OffsetSpan
 from klamm.pipelines.lake_state import APP_PREFIX, LakeCommit, LakeError, OffsetRange
+from klamm.pipelines.offset_kinds import OffsetKind, OffsetSpan
 
 
 @dataclass(frozen=True, slots=True)

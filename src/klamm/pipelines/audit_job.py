@@ -23,8 +23,9 @@ from klamm.pipelines.audit import (
     judge,
 )
 from klamm.pipelines.delta_log import DeltaLog
-from klamm.pipelines.kafka_topic import KafkaTopics, OffsetKind
+from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_state import LakeError, OffsetRange
+from klamm.pipelines.offset_kinds import OffsetKind
 from klamm.pipelines.spark_session import one_line, spark_errors, spark_session
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, assert_never
 from klamm.pipelines.batch_ranges import planned_ranges
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.jars import require_spark
-from klamm.pipelines.kafka_topic import KafkaTopics, LogBounds
+from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_state import (
     AlreadyCommitted,
     Fenced,
@@ -44,6 +44,7 @@ from klamm.pipelines.lake_state import (
     check_batch,
     txn_version,
 )
+from klamm.pipelines.offset_kinds import LogBounds
 from klamm.pipelines.spark_session import one_line, spark_errors, spark_session
 
 if TYPE_CHECKING:

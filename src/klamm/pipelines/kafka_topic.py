@@ -1,16 +1,14 @@
 """What the ingest and its audit ask of Kafka itself: where a log begins and ends, and what stands at an offset.
 
-Spark's source cannot say either. A consumer hides transaction markers and aborted records; so the audit reads raw
-batches by Fetch and tells what each offset is: a record, a marker, an aborted record, or nothing any more.
+Spark's source cannot say either, and a consumer hides transaction markers and aborted records: raw batches are read by
+Fetch. Whatever the client raises leaves here as one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import kafka.errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
@@ -19,88 +17,13 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from klamm.pipelines.lake_state import LakeError
+from klamm.pipelines.offset_kinds import BatchHead, LogBounds, OffsetKind, OffsetSpan, classify, join_spans
 
 _BOOTSTRAP_MS_MAX = 15_000
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FETCH_VERSION_MAX = 11  # later ones name topics by id; this one is served from 2.3 to 3.9
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
-
-
-class LogBounds(NamedTuple):
-    start: int
-    end: int
-
-
-class OffsetKind(StrEnum):
-    RECORD = "record"
-    MARKER = "marker"
-    ABORTED = "aborted"
-    ABSENT = "absent"
-    """Inside the log and in no batch: compacted away, or a hole."""
-    BELOW_LOG_START = "below-log-start"
-
-
-class OffsetSpan(NamedTuple):
-    kind: OffsetKind
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchHead:
-    """Of a batch in the log, what says what its offsets are."""
-
-    base_offset: int
-    last_offset: int
-    is_control: bool
-    is_transactional: bool
-    producer_id: int
-    record_offsets: Sequence[int]
-
-
-def classify(
-    batches: Iterable[BatchHead], aborted: Iterable[tuple[int, int]], start: int, end: int
-) -> Iterator[OffsetSpan]:
-    """What stands at each offset of [start, end), given the batches there and the aborted (producer id, first offset).
-
-    An entry of the aborted list holds from its first offset to the producer's next marker.
-    """
-    open_aborts = sorted(aborted, key=lambda entry: entry[1])
-    aborting: set[int] = set()
-    position = start
-    for batch in batches:
-        while open_aborts and open_aborts[0][1] <= batch.last_offset:
-            aborting.add(open_aborts.pop(0)[0])
-        if batch.is_control:
-            kind = OffsetKind.MARKER
-            aborting.discard(batch.producer_id)
-        elif batch.is_transactional and batch.producer_id in aborting:
-            kind = OffsetKind.ABORTED
-        else:
-            kind = OffsetKind.RECORD
-        for offset in batch.record_offsets:
-            if offset < position:
-                continue
-            if offset >= end:
-                break
-            if offset > position:
-                yield OffsetSpan(OffsetKind.ABSENT, position, offset)
-            yield OffsetSpan(kind, offset, offset + 1)
-            position = offset + 1
-    if position < end:
-        yield OffsetSpan(OffsetKind.ABSENT, position, end)
-
-
-def join_spans(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
-    """Neighbours of one kind become one span."""
-    joined: list[OffsetSpan] = []
-    for span in spans:
-        if joined and joined[-1].kind == span.kind and joined[-1].end == span.start:
-            joined[-1] = OffsetSpan(span.kind, joined[-1].start, span.end)
-        else:
-            joined.append(span)
-    return joined
 
 
 class KafkaTopics:

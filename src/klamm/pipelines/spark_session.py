@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,8 @@ def spark_session(master: str, application: str) -> Iterator[SparkSession]:
             _stop(session)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):  # not the last one
+            scratch.parent.rmdir()
 
 
 def _start(master: str, application: str, jars: list[Path], scratch: Path) -> SparkSession:
