@@ -1,0 +1,179 @@
+"""The real side of the disk port: files of this machine, and the small thread pool for what may block long.
+
+Everything else in this package is below the port and knows neither `os` nor threads. Two things are guarded here, for
+pool and loop may meet on one file: a file closed while a thread still syncs it is closed by that thread afterwards, and
+two atomic writes of one path follow each other instead of sharing their temporary file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from klamm.model.ports import Buffer, DiskFile
+
+T = TypeVar("T")
+
+_IOVECS_MAX: Final = 512
+_STRIPES: Final = 32
+
+
+class OpenFile:
+    """One descriptor. The size is kept here, so that an append is a single system call."""
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._fd = os.open(path, flags, 0o644)
+        self._size = os.fstat(self._fd).st_size
+        self._guard = threading.Lock()
+        self._syncing = 0
+        self._closed = False
+
+    def size(self) -> int:
+        return self._size
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        start = self._size
+        if len(chunks) > _IOVECS_MAX:
+            chunks = [b"".join(chunks)]
+        expected = sum(map(len, chunks))
+        written = os.pwritev(self._fd, chunks, start)
+        if written < expected:  # a full disk or a signal: the rest either fits or raises
+            self.pwrite(b"".join(chunks)[written:], start + written)
+        self._size = start + expected
+        return start
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        view = memoryview(data)
+        end = position + len(view)
+        while view:
+            written = os.pwrite(self._fd, view, position)
+            view = view[written:]
+            position += written
+        self._size = max(self._size, end)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            self._syncing += 1
+        try:
+            os.fsync(self._fd)
+        finally:
+            with self._guard:
+                self._syncing -= 1
+                last = self._closed and not self._syncing
+            if last:
+                os.close(self._fd)
+
+    def close(self) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            busy = self._syncing > 0
+        if not busy:
+            os.close(self._fd)
+
+
+class FileDisk:
+    """Implements `ports.Disk`. Close it last: jobs that were started are finished first."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disk")
+        self._writing = [threading.Lock() for _ in range(_STRIPES)]
+
+    async def run(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        return OpenFile(path, create=create)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        with self._writing[hash(path) % _STRIPES]:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            self.sync_directory(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def lock(self, path: str) -> Callable[[], None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # POSIX record locks are what the JVM's FileChannel.lock takes too; flock would not see its locks. They do
+            # not exclude a second lock of the same process, which is why the path is remembered as well.
+            if os.path.realpath(path) in _LOCKED:
+                raise BlockingIOError(f"{path} is locked by this process")
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise BlockingIOError(f"{path} is locked by another process") from error
+        _LOCKED.add(os.path.realpath(path))
+
+        def release() -> None:
+            _LOCKED.discard(os.path.realpath(path))
+            os.close(fd)
+
+        return release
+
+
+_LOCKED: set[str] = set()

@@ -1,0 +1,381 @@
+"""Opening a partition directory: which files count, and what of the log is whole after a stop that was not clean.
+
+Steps, as in Kafka's Log.loadSegments with its later fixes:
+(a) leader epochs are read; (b) leftovers go: `.deleted`, unfinished `.cleaned`, and `.swap` is finished; (c) an index
+without a log goes, a segment without an index is rebuilt; (d) without the clean-shutdown marker every segment from the
+recovery point on is read batch by batch with its checksum: indexes, leader epochs, producer state and aborted
+transactions are built anew, the first bad byte ends the log, later segments go; (e) producer state is brought to the
+end. Old message formats are reported, never cut off: they are somebody's data.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from klamm.log.leader_epochs import FILE_NAME as EPOCHS_FILE
+from klamm.log.leader_epochs import LeaderEpochCache
+from klamm.log.offset_index import SUFFIX as INDEX_SUFFIX
+from klamm.log.producer_snapshots import ProducerSnapshots, encode_snapshot
+from klamm.log.producer_state import CompletedTransaction, ProducerState
+from klamm.log.segment import DELETED_SUFFIX, LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
+from klamm.log.segments import Segments
+from klamm.log.time_index import SUFFIX as TIME_SUFFIX
+from klamm.log.transaction_index import SUFFIX as TXN_SUFFIX
+from klamm.log.transaction_index import AbortedEntry
+from klamm.model.config import TopicConfig
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import LeaderEpoch
+from klamm.model.ports import Buffer, Disk
+from klamm.wire.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    BatchHeader,
+    has_valid_crc,
+    read_header,
+)
+from klamm.wire.records import read_end_transaction_marker
+
+logger = logging.getLogger(__name__)
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_SUFFIX, TXN_SUFFIX)
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What is in a partition directory, consistent and ready to be appended to."""
+
+    segments: Segments
+    epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
+    producers: ProducerState
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+def load_log(
+    disk: Disk,
+    directory: str,
+    config: TopicConfig,
+    *,
+    log_start_offset: int,
+    recovery_point: int,
+    clean: bool,
+    now_ms: int,
+) -> LoadedLog:
+    """Runs in the disk pool. `log_start_offset` and `recovery_point` come from the directory's checkpoints."""
+    return _Loader(disk, directory, config, now_ms).load(log_start_offset, recovery_point, clean)
+
+
+def apply_to_producers(
+    header: BatchHeader, batch: Buffer, state: ProducerState, now_ms: int
+) -> CompletedTransaction | None:
+    """What one batch of the log, as it lies there, does to the producer state. `batch` is read for markers only."""
+    completed = None
+    if header.has_producer_id:
+        if header.is_control:
+            marker = read_end_transaction_marker(batch)
+            completed = state.record_marker(header, marker, header.base_offset, now_ms)
+        else:
+            state.record(header, header.base_offset, now_ms)
+    state.end_offset = header.next_offset
+    return completed
+
+
+def rebuild_producers(
+    segments: Segments, snapshots: ProducerSnapshots, *, log_start_offset: int, target: int, now_ms: int
+) -> ProducerState:
+    """State before `target`: the newest snapshot and a scan of the headers from there, without validation.
+
+    A snapshot from before the log's start is of no use: batches between the two are gone, and with them the sequences
+    that would follow.
+    """
+    found = snapshots.newest_at_or_below(target, now_ms)
+    state = found[1] if found is not None and found[0] >= log_start_offset else ProducerState()
+    start = max(state.end_offset, log_start_offset)
+    for segment in segments.holding_or_after(start) if start < target else ():
+        if segment.base_offset >= target:
+            break
+        for position, header in segment.headers(segment.position_of(max(start, segment.base_offset))):
+            if header.last_offset >= target:
+                break
+            completed = apply_to_producers(header, _marker_bytes(segment, position, header), state, now_ms)
+            if completed is not None:
+                state.complete(completed)
+    state.end_offset = target
+    return state
+
+
+def _marker_bytes(segment: Segment, position: int, header: BatchHeader) -> bytes:
+    return segment.pread(header.size_in_bytes, position) if header.is_control else b""
+
+
+class _Loader:
+    def __init__(self, disk: Disk, directory: str, config: TopicConfig, now_ms: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._segments = Segments()
+        self._epochs = LeaderEpochCache(disk, f"{directory}/{EPOCHS_FILE}")
+        self._snapshots = ProducerSnapshots(disk, directory)
+
+    def load(self, log_start_offset: int, recovery_point: int, clean: bool) -> LoadedLog:
+        self._epochs.load()
+        self._finish_swaps()
+        self._remove_leftovers()
+        names = self._disk.list(self._directory)
+        self._snapshots.load(names)
+        self._open_segments(names)
+        if clean:
+            self._rebuild_damaged(log_start_offset)
+        elif len(self._segments):
+            self._recover_from(recovery_point, log_start_offset)
+        end = self._segments.active.next_offset() if len(self._segments) else log_start_offset
+        if end < log_start_offset:
+            logger.warning(
+                "%s ends at %d, before its start %d: begun anew there", self._directory, end, log_start_offset
+            )
+            self._drop(self._segments.take_first(len(self._segments)))
+            end = log_start_offset
+        if not len(self._segments):
+            self._segments.add(self._new_segment(log_start_offset))
+        return self._finish(max(log_start_offset, self._segments.first.base_offset), end)
+
+    def _finish(self, log_start_offset: int, log_end_offset: int) -> LoadedLog:
+        self._epochs.truncate_from_end(log_end_offset)
+        self._epochs.truncate_from_start(log_start_offset)
+        if self._epochs.dirty:
+            self._epochs.write()
+        self._segments.active.restore_tail()
+        producers = self._producers_at(log_end_offset, log_start_offset)
+        self._snapshots.remove_above(log_end_offset)
+        self._snapshots.remove_below(log_start_offset)
+        return LoadedLog(
+            segments=self._segments,
+            epochs=self._epochs,
+            snapshots=self._snapshots,
+            producers=producers,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            recovery_point=log_end_offset,
+        )
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _finish_swaps(self) -> None:
+        """A cleaner died between its two renames: what it wrote is complete and replaces what it was made from.
+
+        Unless some of it is still `.cleaned` below: then a split was under way, and the originals are all there.
+        """
+        names = self._disk.list(self._directory)
+        unfinished = min((_offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=None)
+        for name in [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]:
+            base = _offset_of(name)
+            if unfinished is not None and base >= unfinished:
+                continue
+            end = self._swap_end(base, name)
+            for other in names:
+                if _is_segment_file(other) and base <= _offset_of(other) < end:
+                    self._disk.remove(self._path(other))
+            for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):  # the log last: without it the rest is a leftover
+                source = self._path(f"{base:020d}{suffix}{SWAP_SUFFIX}")
+                if self._disk.exists(source):
+                    self._disk.rename(source, source.removesuffix(SWAP_SUFFIX))
+            self._disk.sync_directory(self._directory)
+
+    def _swap_end(self, base: int, name: str) -> int:
+        file = self._disk.open(self._path(name))
+        try:
+            end, position, size = base + 1, 0, file.size()
+            while size - position >= HEADER_BYTES:
+                header = read_header(file.pread(HEADER_BYTES, position))
+                end = max(end, header.next_offset)
+                position += header.size_in_bytes
+            return end
+        finally:
+            file.close()
+
+    def _remove_leftovers(self) -> None:
+        names = self._disk.list(self._directory)
+        logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
+        for name in names:
+            transient = name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) and _has_offset(name)
+            orphan = name.endswith(_INDEX_SUFFIXES) and name.rpartition(".")[0] not in logs
+            if transient or orphan:
+                self._disk.remove(self._path(name))
+
+    def _open_segments(self, names: list[str]) -> None:
+        for name in names:
+            if name.endswith(LOG_SUFFIX) and _has_offset(name):
+                self._segments.add(self._segment(_offset_of(name), self._disk.modified_ms(self._path(name))))
+
+    def _segment(self, base_offset: int, created_ms: int) -> Segment:
+        interval = self._config.index_interval_bytes
+        return Segment(self._disk, self._directory, base_offset, created_ms=created_ms, index_interval_bytes=interval)
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        segment = self._segment(base_offset, self._now_ms)
+        segment.create()
+        return segment
+
+    def _drop(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for path in segment.rename_deleted():
+                self._disk.remove(path)
+
+    # --- recovery ----------------------------------------------------------------------------------------------------
+
+    def _rebuild_damaged(self, log_start_offset: int) -> None:
+        """After a clean stop: only what is visibly wrong. A last segment whose end cannot be found is recovered."""
+        self._rebuild_indexes(log_start_offset)
+        if len(self._segments) and self._segments.active.is_damaged():
+            logger.warning("%s: indexes and log do not fit, recovering it", self._segments.active.log_path)
+            self._recover(self._segments.active, log_start_offset)
+
+    def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
+        for segment in self._segments.holding_or_after(recovery_point):
+            if not self._recover(segment, log_start_offset):
+                break
+        self._rebuild_indexes(log_start_offset)
+
+    def _rebuild_indexes(self, log_start_offset: int) -> None:
+        """Of segments that lost theirs. Damage in the middle of a log is no torn tail: cutting there would drop records
+        that were acknowledged, so the partition stays offline here and other replicas serve it."""
+        for segment in [segment for segment in self._segments if segment.lacks_indexes()]:
+            logger.warning("%s: indexes are missing or damaged, rebuilding them", segment.log_path)
+            state = self._producers_at(segment.base_offset, log_start_offset)
+            valid = self._replay_segment(segment, state)
+            if valid < segment.size and segment is not self._segments.active:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{segment.log_path} is damaged at position {valid} of {segment.size}",
+                )
+            segment.close_files()
+
+    def _recover(self, segment: Segment, log_start_offset: int) -> bool:
+        """True if every byte of it was good; otherwise it was cut, and all after it are gone."""
+        base = segment.base_offset
+        state = self._producers_at(base, log_start_offset)
+        self._snapshots.remove_above(base)
+        self._epochs.truncate_from_end(base)  # the batches tell; entries without any were never replicated
+        valid = self._replay_segment(segment, state)
+        lost = segment.size - valid
+        if lost:
+            later = self._segments.take_above(base)
+            segment.cut_at(valid)
+            self._drop(later)
+            text = "%s: cut off %d bytes from offset %d, and %d later segments"
+            logger.warning(text, segment.log_path, lost, segment.next_offset(), len(later))
+        for sync in segment.syncs():
+            sync()
+        if self._epochs.dirty:
+            self._epochs.write()
+        self._snapshots.write(state.end_offset, encode_snapshot(state))
+        segment.close_files()
+        return not lost
+
+    def _producers_at(self, target: int, log_start_offset: int) -> ProducerState:
+        return rebuild_producers(
+            self._segments,
+            self._snapshots,
+            log_start_offset=min(log_start_offset, target),
+            target=target,
+            now_ms=self._now_ms,
+        )
+
+    def _replay_segment(self, segment: Segment, state: ProducerState) -> int:
+        """Indexes, epochs and producer state from the batches; returns where the good ones end."""
+        segment.reset()
+        valid = 0
+        for position, header, batch in _good_batches(segment):
+            self._replay(segment, position, header, batch, state)
+            valid = position + header.size_in_bytes
+        segment.seal()
+        segment.write_out()
+        return valid
+
+    def _replay(
+        self, segment: Segment, position: int, header: BatchHeader, batch: Buffer, state: ProducerState
+    ) -> None:
+        latest = self._epochs.latest_epoch
+        if latest is None or header.leader_epoch > latest:
+            self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
+        segment.note(
+            position,
+            header.size_in_bytes,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header.last_offset,
+        )
+        completed = apply_to_producers(header, batch, state, self._now_ms)
+        if completed is not None:
+            if completed.aborted:
+                stable = state.stable_offset_after(completed)
+                segment.transaction_index.append(
+                    AbortedEntry(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+                )
+            state.complete(completed)
+
+
+def _good_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Every batch from the start with a sane length, a right checksum and a rising offset; stops at the first other.
+
+    Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for formats 0 and 1.
+    """
+    size, position, next_offset = segment.size, 0, segment.base_offset
+    chunk, chunk_at = b"", 0
+    while size - position >= HEADER_BYTES:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            chunk, chunk_at = segment.pread(_READ_BYTES, position), position
+        try:
+            header = read_header(chunk, position - chunk_at)
+        except KafkaError as error:
+            if _is_old_format(chunk[position - chunk_at :]):
+                raise error
+            return
+        if position + header.size_in_bytes > size:
+            return
+        if position + header.size_in_bytes > chunk_at + len(chunk):
+            chunk, chunk_at = segment.pread(max(_READ_BYTES, header.size_in_bytes), position), position
+        in_range = next_offset <= header.base_offset and header.last_offset_delta >= 0
+        if not in_range or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            return
+        if not has_valid_crc(chunk, position - chunk_at, header):
+            return
+        start = position - chunk_at
+        yield position, header, memoryview(chunk)[start : start + header.size_in_bytes]
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+
+
+def _is_old_format(data: bytes) -> bool:
+    """A whole message of format 0 or 1: its checksum holds. Zeros, as a power cut leaves them, are no message."""
+    size = int.from_bytes(data[8:LOG_OVERHEAD_BYTES], "big", signed=True) + LOG_OVERHEAD_BYTES
+    if data[MAGIC_POSITION] not in (0, 1) or not MAGIC_POSITION < size <= len(data):
+        return False
+    return zlib.crc32(data[MAGIC_POSITION:size]) == int.from_bytes(data[LOG_OVERHEAD_BYTES:MAGIC_POSITION], "big")
+
+
+def _has_offset(name: str) -> bool:
+    return name.partition(".")[0].isdigit()
+
+
+def _offset_of(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def _is_segment_file(name: str) -> bool:
+    return name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and _has_offset(name)

@@ -1,0 +1,37 @@
+"""Which of a log's oldest segments may go: by age, by size, or because the log starts behind them.
+
+Only whole segments, only from the front, only below the high watermark; it stops at the first that does not qualify. An
+empty active segment never goes. Times are those of the records: one dated in the future keeps its segment and all after
+it (Kafka's behaviour, and why topics have `message.timestamp.difference.max.ms`).
+"""
+
+from __future__ import annotations
+
+from klamm.log.log import Log
+from klamm.log.segment import Segment
+
+
+def deletable_segments(log: Log, now_ms: int) -> int:
+    """How many of the oldest segments retention takes now."""
+    config = log.config
+    by_policy = "delete" in config.cleanup_policy
+    age_limit = config.retention_ms if by_policy else -1
+    excess = log.size_bytes - config.retention_bytes if by_policy and config.retention_bytes >= 0 else 0
+    count = 0
+    for index, segment in enumerate(log.segments):
+        end = _end_of(log, index)
+        if end > log.high_watermark or (segment is log.segments.active and segment.size == 0):
+            break
+        too_old = age_limit >= 0 and now_ms - segment.retention_timestamp() > age_limit
+        too_much = excess > 0 and excess >= segment.size
+        before_start = segment is not log.segments.active and end <= log.log_start_offset
+        if not (too_old or too_much or before_start):
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+def _end_of(log: Log, index: int) -> int:
+    following: Segment | None = log.segments[index + 1] if index + 1 < len(log.segments) else None
+    return following.base_offset if following is not None else log.log_end_offset

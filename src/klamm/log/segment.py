@@ -1,0 +1,321 @@
+"""A segment: one `.log` file of batches back to back, with its offset, time and transaction index.
+
+It knows bytes and positions; what may be appended is the log's business. Files are opened when first needed: a broker
+has far more segments than descriptors. Where the last appends began and the last reads ended is remembered, so that
+followers and consumers at the tail find their position without a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from klamm.log.offset_index import SUFFIX as INDEX_SUFFIX
+from klamm.log.offset_index import OffsetIndex
+from klamm.log.time_index import SUFFIX as TIME_SUFFIX
+from klamm.log.time_index import TimeIndex
+from klamm.log.transaction_index import SUFFIX as TXN_SUFFIX
+from klamm.log.transaction_index import TransactionIndex
+from klamm.model.errors import KafkaError
+from klamm.model.ports import Buffer, Disk, DiskFile
+from klamm.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, corrupt, read_header
+
+LOG_SUFFIX: Final = ".log"
+DELETED_SUFFIX: Final = ".deleted"
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+_SCAN_BYTES: Final = 16 * 1024
+_HINTS_MAX: Final = 32
+
+
+class Slice(NamedTuple):
+    """Whole batches read from a segment."""
+
+    records: bytes
+    first_offset: int
+    next_offset: int
+
+
+class Segment:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        index_interval_bytes: int = 4096,
+        jitter_ms: int = 0,
+    ) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self._disk = disk
+        self._stem = stem
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self._index_interval_bytes = index_interval_bytes
+        self.jitter_ms = jitter_ms
+        """Drawn once: taken off segment.ms so that the partitions of a topic do not all roll at once."""
+        self.offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX, base_offset)
+        self.time_index = TimeIndex(disk, stem + TIME_SUFFIX, base_offset)
+        self.transaction_index = TransactionIndex(disk, stem + TXN_SUFFIX, base_offset)
+        self._file: DiskFile | None = None
+        self._size: int | None = None
+        self._unindexed_bytes = 0
+        self._first_timestamp: int | None = None
+        self._max_timestamp: tuple[int, int] | None = None
+        self._hints: dict[int, int] = {}
+        """Offset -> position of the batch that begins there."""
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_path(self) -> str:
+        return self._stem + LOG_SUFFIX
+
+    def create(self) -> None:
+        """Empty files, replacing strays of that name; descriptors are closed again."""
+        file = self._disk.open(self.log_path, create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+        finally:
+            file.close()
+        self.offset_index.create()
+        self.time_index.create()
+        if self._disk.exists(self.transaction_index.path):
+            self._disk.remove(self.transaction_index.path)
+        self._size = 0
+
+    def _open(self) -> DiskFile:
+        if self._file is None:
+            self._file = self._disk.open(self.log_path)
+            self._size = self._file.size()
+        return self._file
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            file = self._disk.open(self.log_path)
+            self._size = file.size()
+            file.close()
+        return self._size
+
+    def rename_deleted(self) -> list[str]:
+        """Out of the way at once, unlinked later; returns the new paths."""
+        self.close_files()
+        renamed = []
+        for path in (self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path):
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+    def write_out(self) -> None:
+        self.offset_index.write_out()
+        self.time_index.write_out()
+
+    def has_unwritten_entries(self) -> bool:
+        return self.offset_index.has_unwritten() or self.time_index.has_unwritten()
+
+    def seal(self) -> None:
+        """No more appends: the final entry of the time index, for which rolling leaves a slot."""
+        self.time_index.append(*self.max_timestamp)
+
+    def syncs(self) -> list[Callable[[], None]]:
+        """What takes all that was written so far to the platter. Collected in the loop, which may open and close files
+        afterwards, and run in the pool."""
+        return [self._open().sync, *self.offset_index.syncs(), *self.time_index.syncs(), self.transaction_index.sync]
+
+    def close_files(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.offset_index.close()
+        self.time_index.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, chunks: Sequence[Buffer], size: int) -> int:
+        """Bytes at the end; the caller then tells what they were by `note`."""
+        position = self._open().append(chunks)
+        self._size = position + size
+        return position
+
+    def note(self, position: int, size: int, first_offset: int, last_offset: int, time: int, time_offset: int) -> None:
+        """A batch lies at `position`: `time` is its largest timestamp, `time_offset` the offset that has it.
+
+        Recovery calls it too, so that rebuilt indexes equal the lost ones.
+        """
+        if self._first_timestamp is None:
+            self._first_timestamp = time
+        if time > self.max_timestamp[0]:
+            self._max_timestamp = (time, time_offset)
+        self._hint(first_offset, position)
+        if self._unindexed_bytes > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(*self.max_timestamp)
+            self._unindexed_bytes = 0
+        self._unindexed_bytes += size
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds `offset` and everything after it."""
+        position = self.position_of(offset)
+        self._hints.clear()
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        if position < self.size:
+            self._open().truncate(position)
+            self._size = position
+        self._max_timestamp = None
+        if position == 0:
+            self._first_timestamp = None
+        self.restore_tail()
+
+    def restore_tail(self) -> None:
+        """What only the bytes after the last index entry tell: largest timestamp, distance to the next entry."""
+        start = self.offset_index.last_position
+        self._max_timestamp = self.time_index.last()
+        self._unindexed_bytes = 0
+        for _, header in self.headers(start):
+            if header.max_timestamp > self._max_timestamp[0]:
+                self._max_timestamp = (header.max_timestamp, header.last_offset)
+            self._unindexed_bytes += header.size_in_bytes
+
+    def reset(self) -> None:
+        """Forget all that `note` said, for a rebuild of the indexes."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        self._hints.clear()
+        self._unindexed_bytes = 0
+        self._first_timestamp = None
+        self._max_timestamp = (-1, self.base_offset)
+
+    def cut_at(self, position: int) -> None:
+        """Recovery found that nothing from `position` on is a whole batch."""
+        self._open().truncate(position)
+        self._size = position
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._open().pread(size, position)
+
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Headers of the batches from `position`, which must be a boundary. A torn end stops it; damage raises."""
+        end = self.size
+        chunk, chunk_at = b"", position
+        while end - position >= HEADER_BYTES:
+            if position + HEADER_BYTES > chunk_at + len(chunk):
+                chunk, chunk_at = self.pread(_SCAN_BYTES, position), position
+                if len(chunk) < HEADER_BYTES:
+                    return
+            header = read_header(chunk, position - chunk_at)
+            if position + header.size_in_bytes > end:
+                return
+            yield position, header
+            position += header.size_in_bytes
+
+    def position_of(self, offset: int) -> int:
+        """Of the first batch whose last offset is `offset` or later; the size if there is none."""
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint
+        for position, header in self.headers(self.offset_index.position_at_or_below(offset)):
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def batch_at(self, position: int) -> bytes:
+        header = read_header(self.pread(HEADER_BYTES, position))
+        return self.pread(header.size_in_bytes, position)
+
+    def read(self, offset: int, max_bytes: int, upper_bound: int, *, at_end: bool, at_least_one: bool) -> Slice:
+        """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: nothing here reaches it."""
+        start = self.position_of(offset)
+        limit = self.size if at_end else self.position_of(upper_bound)
+        if start >= limit:
+            return Slice(b"", offset, offset)
+        wanted = limit - start
+        data = self.pread(min(wanted, max(max_bytes, HEADER_BYTES if at_least_one else 0)), start)
+        if len(data) < wanted:
+            data = self._cut_at_boundary(data, start, at_least_one=at_least_one)
+            if not data:
+                return Slice(b"", offset, offset)
+        first = read_header(data)
+        last = self._last_header(data, start)
+        self._hint(last.next_offset, start + len(data))
+        return Slice(data, first.base_offset, last.next_offset)
+
+    def _cut_at_boundary(self, data: bytes, start: int, *, at_least_one: bool) -> bytes:
+        """The read was limited by bytes: give back whole batches, the first one even if it alone is too long."""
+        whole = max(self.offset_index.boundary_at_or_below(start + len(data)) - start, 0)
+        while len(data) - whole >= LOG_OVERHEAD_BYTES:
+            size = int.from_bytes(data[whole + 8 : whole + 12], "big") + LOG_OVERHEAD_BYTES
+            if size < HEADER_BYTES:
+                raise corrupt(f"{self.log_path}: batch length {size} at position {start + whole}")
+            if whole + size > len(data):
+                break
+            whole += size
+        if whole == 0 and at_least_one:
+            return self.batch_at(start)
+        return data[:whole]
+
+    def _last_header(self, data: bytes, start: int) -> BatchHeader:
+        position = max(self.offset_index.boundary_at_or_below(start + len(data) - 1) - start, 0)
+        header = read_header(data, position)
+        while position + header.size_in_bytes < len(data):
+            position += header.size_in_bytes
+            header = read_header(data, position)
+        return header
+
+    def _hint(self, offset: int, position: int) -> None:
+        hints = self._hints
+        if offset not in hints and len(hints) >= _HINTS_MAX:
+            del hints[next(iter(hints))]  # the oldest
+        hints[offset] = position
+
+    # --- what it holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """(timestamp, offset); (-1, base) when no record has a time."""
+        if self._max_timestamp is None:
+            self._max_timestamp = self.time_index.last()
+        return self._max_timestamp
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """Of the first append, which time-based rolling counts from; None while the segment is empty."""
+        if self._first_timestamp is None and self.size >= HEADER_BYTES:
+            self._first_timestamp = read_header(self.pread(HEADER_BYTES, 0)).max_timestamp
+        return self._first_timestamp
+
+    def retention_timestamp(self) -> int:
+        """Largest record time; the file's own where the records have none."""
+        timestamp, _ = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._disk.modified_ms(self.log_path)
+
+    def next_offset(self) -> int:
+        """After the last batch, found by a scan from the last index entry."""
+        end = self.base_offset
+        for _, header in self.headers(self.offset_index.last_position):
+            end = header.next_offset
+        return end
+
+    def lacks_indexes(self) -> bool:
+        """A cheap look, for every segment of every partition at start: is there an index, can transactions be told?"""
+        present = self._disk.exists(self.offset_index.path) and self._disk.exists(self.time_index.path)
+        return not present or not self.transaction_index.is_sane()
+
+    def is_damaged(self) -> bool:
+        """A close look, for the last segment: do the indexes fit the batches, and can its end be found by them?"""
+        if not self.offset_index.load() or not self.time_index.load() or self.offset_index.last_position > self.size:
+            return True
+        try:
+            for position, header in self.headers(self.offset_index.last_position):
+                if position + header.size_in_bytes == self.size:
+                    return False
+        except KafkaError:
+            return True
+        return self.size > 0

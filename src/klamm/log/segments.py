@@ -1,0 +1,62 @@
+"""The segments of one log, in order of base offset. The last one takes the appends; there is always one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from klamm.log.segment import Segment
+
+
+class Segments:
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._list: list[Segment] = []
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    def __getitem__(self, index: int) -> Segment:
+        return self._list[index]
+
+    @property
+    def first(self) -> Segment:
+        return self._list[0]
+
+    @property
+    def active(self) -> Segment:
+        return self._list[-1]
+
+    def add(self, segment: Segment) -> None:
+        """Replaces one of the same base offset."""
+        at = bisect_right(self._bases, segment.base_offset)
+        if at and self._bases[at - 1] == segment.base_offset:
+            self._list[at - 1] = segment
+            return
+        self._bases.insert(at, segment.base_offset)
+        self._list.insert(at, segment)
+
+    def index_at_or_below(self, offset: int) -> int:
+        """Of the segment that holds `offset`; the first one if the offset lies before all."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def at_or_below(self, offset: int) -> Segment:
+        return self._list[self.index_at_or_below(offset)]
+
+    def holding_or_after(self, offset: int) -> list[Segment]:
+        return self._list[self.index_at_or_below(offset) :]
+
+    def take_first(self, count: int) -> list[Segment]:
+        taken, self._list = self._list[:count], self._list[count:]
+        del self._bases[:count]
+        return taken
+
+    def take_above(self, offset: int) -> list[Segment]:
+        """Remove and return those that begin above `offset`."""
+        at = bisect_right(self._bases, offset)
+        taken = self._list[at:]
+        del self._bases[at:], self._list[at:]
+        return taken

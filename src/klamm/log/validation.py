@@ -1,0 +1,172 @@
+"""What a leader accepts from a client, and the bytes that it stores (Kafka's LogValidator).
+
+Checks come in Kafka's order, for clients act on the code: size before anything dear, then checksum, then the header,
+and the records only where the topic asks something of them: a key (compaction), a bounded time, another codec. In all
+other cases a batch stays opaque: its largest timestamp is believed as the producer wrote it. Base offset and leader
+epoch are written into a copy of the header; the records are never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from klamm.model.config import TopicConfig
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ports import Buffer
+from klamm.model.settings import LONG_MAX
+from klamm.wire.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    check_crc,
+    iter_batches,
+    patch_max_timestamp,
+    patch_offset_and_epoch,
+    read_header,
+)
+from klamm.wire.compression import Codec
+from klamm.wire.records import Record, build_batch, iter_records
+
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class AppendOrigin(Enum):
+    """Who appends: a client may not write control batches; a coordinator may, and its batches have no sequence."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
+class InvalidRecords(KafkaError):
+    """Some records of a batch were refused, and the batch with them: what Produce v8 lists as `record_errors`."""
+
+    def __init__(self, code: ErrorCode, record_errors: Sequence[tuple[int, str]]) -> None:
+        super().__init__(code, record_errors[0][1])
+        self.record_errors = tuple(record_errors)
+        """(index in the batch, reason)"""
+
+
+class StoredBatch(NamedTuple):
+    """A batch as it goes to disk."""
+
+    header: BatchHeader
+    chunks: tuple[Buffer, ...]
+
+    @property
+    def size(self) -> int:
+        return self.header.size_in_bytes
+
+
+def check_batches(records: memoryview, config: TopicConfig, origin: AppendOrigin) -> list[tuple[int, BatchHeader]]:
+    """Position and header of each batch. A torn one at the end is ignored, as Kafka does."""
+    batches = list(iter_batches(records))
+    if not batches:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "no complete record batch")
+    for position, header in batches:
+        if header.base_offset != 0 and origin is AppendOrigin.CLIENT:
+            raise _invalid(f"a base offset of {header.base_offset} instead of 0")
+        if header.size_in_bytes > config.max_message_bytes:
+            raise _too_large(header.size_in_bytes, config)
+        check_crc(records, position, header)
+        if header.codec > Codec.ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.codec}")
+        _check_header(header, origin)
+    return batches
+
+
+def _check_header(header: BatchHeader, origin: AppendOrigin) -> None:
+    if header.last_offset_delta < 0 or header.count <= 0 or header.count != header.last_offset_delta + 1:
+        raise _invalid(f"{header.count} records with a last offset delta of {header.last_offset_delta}")
+    if origin is AppendOrigin.CLIENT:
+        if header.is_control:
+            raise _invalid("a control batch from a client")
+        if header.has_producer_id and header.base_sequence < 0:
+            raise _invalid(f"producer {header.producer_id} sent sequence {header.base_sequence}")
+        if header.is_log_append_time:
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "the timestamp type LogAppendTime is the broker's to set")
+
+
+def store(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, *, base_offset: int, leader_epoch: int, now_ms: int
+) -> StoredBatch:
+    """Offsets and leader epoch assigned, timestamps and codec as the topic wants them; raises what records fail."""
+    log_append_time = config.message_timestamp_type == "LogAppendTime"
+    codec = header.codec if header.is_control else _CODECS.get(config.compression_type, header.codec)
+    max_timestamp = header.max_timestamp
+    if codec != header.codec or _asks_about_records(config, header):
+        records = list(iter_records(batch))
+        _check_records(records, header, config, now_ms)
+        max_timestamp = max(record.timestamp for record in records)
+        if codec != header.codec:
+            batch = memoryview(_recompress(records, header, codec))
+            header = read_header(batch)
+            if header.size_in_bytes > config.max_message_bytes:
+                raise _too_large(header.size_in_bytes, config)
+    if log_append_time or max_timestamp != header.max_timestamp:
+        patched = bytearray(batch)
+        time = now_ms if log_append_time else max_timestamp
+        patch_max_timestamp(patched, 0, header, time, log_append_time=log_append_time)
+        batch, header = memoryview(patched), read_header(patched)
+    head = bytearray(batch[:HEADER_BYTES])
+    patch_offset_and_epoch(head, 0, header, base_offset=base_offset, leader_epoch=leader_epoch)
+    assigned = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    return StoredBatch(assigned, (head, batch[HEADER_BYTES:]))
+
+
+def _asks_about_records(config: TopicConfig, header: BatchHeader) -> bool:
+    if header.is_control:
+        return False
+    bounded_time = config.message_timestamp_type == "CreateTime" and (
+        config.message_timestamp_difference_max_ms < LONG_MAX
+    )
+    return bounded_time or "compact" in config.cleanup_policy
+
+
+def _check_records(records: Sequence[Record], header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """All faults of a batch together; one bad timestamp makes the code INVALID_TIMESTAMP."""
+    faults: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    compacted = "compact" in config.cleanup_policy
+    limit = LONG_MAX
+    if config.message_timestamp_type == "CreateTime":
+        limit = config.message_timestamp_difference_max_ms
+    for index, record in enumerate(records):
+        if record.offset != header.base_offset + index:
+            faults.append((index, f"record {index} has offset delta {record.offset - header.base_offset}"))
+        elif compacted and record.key is None:
+            faults.append((index, "a compacted topic does not accept a record without a key"))
+        elif record.timestamp != NO_TIMESTAMP and abs(record.timestamp - now_ms) > limit:
+            faults.append((index, f"timestamp {record.timestamp} is more than {limit} ms away from {now_ms}"))
+            code = ErrorCode.INVALID_TIMESTAMP
+    if faults:
+        raise InvalidRecords(code, faults)
+
+
+def _recompress(records: Sequence[Record], header: BatchHeader, codec: int) -> bytes:
+    return build_batch(
+        records,
+        base_offset=header.base_offset,
+        codec=codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+
+
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, reason)
+
+
+def _too_large(size: int, config: TopicConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
+    )
