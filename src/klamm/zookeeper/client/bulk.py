@@ -94,26 +94,18 @@ def unpack_nodes(body: bytes, position: int, paths: Sequence[str]) -> list[Node 
 
 def unpack_children(body: bytes, position: int, paths: Sequence[str]) -> list[list[str] | None]:
     """Results of a multi-read of getChildren."""
-    int_at = jute.INT.unpack_from
+    reader = jute.Reader(body, position)
     listings: list[list[str] | None] = []
-    try:
-        for path in paths:
-            kind, _done, code, count = _RESULT.unpack_from(body, position)
-            position += 13
-            if kind == OpCode.GET_CHILDREN:
-                names = []
-                for _ in range(count):
-                    start = position + 4
-                    position = start + int_at(body, position)[0]
-                    names.append(body[start:position].decode())
-                listings.append(names)
-            elif kind == -1 and code == NO_NODE:
-                listings.append(None)
-            else:
-                raise _unexpected(kind, code, path)
-    except struct.error as error:
-        raise MarshallingError(detail="multi-read reply ends early") from error
-    _expect_end(body, position)
+    for path in paths:
+        kind, _done, code = reader.multi_header()
+        if kind == OpCode.GET_CHILDREN:
+            listings.append(reader.strings())
+        elif kind == jute.MULTI_RESULT_TYPE_ERROR and code == NO_NODE:
+            reader.int32()
+            listings.append(None)
+        else:
+            raise _unexpected(kind, code, path)
+    _expect_end(body, reader.position)
     return listings
 
 
@@ -142,7 +134,7 @@ def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) 
                 results.append(jute.error_for(code, op.path) if code else RuntimeInconsistency(op.path))
             else:
                 raise MarshallingError(op.path, f"result of type {kind} in a multi")
-    except struct.error as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise MarshallingError(detail="multi reply ends early") from error
     _expect_end(body, position)
     return results

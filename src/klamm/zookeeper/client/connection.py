@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._auths: deque[Request] = deque()
         self._handshake: asyncio.Future[jute.ConnectResponse] = self._loop.create_future()
         self._xid = 0
-        self._error: ZooKeeperError | None = None
+        self._lost: str | None = None  # why
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.last_zxid = 0
         self.last_sent = self.last_received = self.last_answered = clock.monotonic()
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self._error is None and not self.closed.done()
+        return self._lost is None and not self.closed.done()
 
     # --- asyncio.Protocol ---
 
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._error is not None:
+        if self._lost is not None:
             return
         self.last_received = self._clock.monotonic()
         try:
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
             self.abort(f"the server sent what we cannot read: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(ConnectionLoss(detail=f"connection closed{f': {exc}' if exc else ''}"))
+        self._end(f"connection closed{f': {exc}' if exc else ''}")
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -133,8 +133,8 @@ class Connection(asyncio.Protocol):
         return await asyncio.shield(self._handshake)
 
     def send(self, request: Request) -> None:
-        if self._error is not None:
-            request.fail(ConnectionLoss(request.path))
+        if self._lost is not None:
+            request.fail(ConnectionLoss(request.path, self._lost))
             return
         self._xid = self._xid % jute.MAX_XID + 1
         request.xid = self._xid
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Close at once, without waiting for the other side. In flight: unknown outcome."""
-        self._end(ConnectionLoss(detail=reason))
+        self._end(reason)
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed.done():
@@ -160,15 +160,15 @@ class Connection(asyncio.Protocol):
 
     # --- inside ---
 
-    def _end(self, error: ConnectionLoss) -> None:
-        if self._error is None:
-            self._error = error
+    def _end(self, reason: str) -> None:
+        if self._lost is None:
+            self._lost = reason
         for request in (*self._in_flight, *self._auths):
-            request.fail(ConnectionLoss(request.path, str(error)))
+            request.fail(ConnectionLoss(request.path, self._lost))
         self._in_flight.clear()
         self._auths.clear()
         if not self._handshake.done():
-            self._handshake.set_exception(error)
+            self._handshake.set_exception(ConnectionLoss(detail=self._lost))
             self._handshake.exception()  # retrieved: nobody need be waiting for it
 
     def _write(self, data: bytes) -> None:
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._outgoing.append(data)
 
     def _flush(self) -> None:
-        if self._transport is not None and self._error is None:
+        if self._transport is not None and self._lost is None:
             self.last_sent = self._clock.monotonic()
             self._transport.write(b"".join(self._outgoing))
         self._outgoing.clear()

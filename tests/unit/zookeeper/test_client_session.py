@@ -1,0 +1,735 @@
+"""The life of a session, against a scripted server in memory, in virtual time: every second below is exact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from klamm.model.errors import (
+    AuthFailed,
+    BadArguments,
+    BadVersion,
+    ConnectionLoss,
+    NodeExists,
+    SessionExpired,
+    ZooKeeperError,
+)
+from klamm.model.ports import (
+    Check,
+    CreateMode,
+    Fence,
+    Listening,
+    ProtocolFactory,
+    Set,
+    Stat,
+    WatchEvent,
+    WatchKind,
+)
+from klamm.simulation.loop import run_in_virtual_time
+from klamm.zookeeper import jute
+from klamm.zookeeper.client import SessionState, ZooKeeperClient
+from klamm.zookeeper.jute import OpCode
+
+TIMEOUT_MS = 6000
+STAT = Stat(1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 10)
+
+
+class LoopClock:
+    def wall_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Link(asyncio.Transport):
+    """The client's transport; what it writes goes to the server as whole frames."""
+
+    def __init__(self, server: ScriptedServer, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.server = server
+        self.protocol = protocol
+        self.shaken = False
+        self.frames: list[tuple[int, OpCode, bytes]] = []
+        self.open = True
+
+    def write(self, data: Any) -> None:
+        position = 0
+        while position < len(data):
+            length = jute.INT.unpack_from(data, position)[0]
+            self.server.receive(self, bytes(data[position + 4 : position + 4 + length]))
+            position += 4 + length
+
+    def send(self, *frames: bytes) -> None:
+        """All in one packet."""
+        asyncio.get_running_loop().call_soon(self._arrive, b"".join(frames))
+
+    def _arrive(self, data: bytes) -> None:
+        if self.open:
+            self.protocol.data_received(data)
+
+    def abort(self) -> None:
+        if self.open:
+            self.open = False
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    close = abort
+
+    def opcodes(self) -> list[OpCode]:
+        return [opcode for _, opcode, _ in self.frames]
+
+
+Answer = Callable[[Link, int, bytes], None]
+
+
+class ScriptedServer:
+    """Answers the handshake and pings; the rest as told by `answers`. Also the Network that leads to it."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.connects: list[tuple[float, str, jute.ConnectRequest]] = []
+        self.pings: list[float] = []
+        self.down = False
+        self.mute = False
+        self.next_session = 100
+        self.gone: set[int] = set()
+        self.zxid = 10
+        self.answers: dict[OpCode, Answer] = {OpCode.MULTI_READ: reply(jute.MULTI_END)}
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        if self.down:
+            raise ConnectionRefusedError(f"{host}:{port}")
+        protocol = factory()
+        assert isinstance(protocol, asyncio.Protocol)
+        link = Link(self, protocol)
+        self.links.append(link)
+        self.host = host
+        protocol.connection_made(link)
+        return link
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
+        raise NotImplementedError
+
+    def receive(self, link: Link, payload: bytes) -> None:
+        if not link.shaken:
+            link.shaken = True
+            self._shake_hands(link, jute.ConnectRequest.unpack(payload))
+            return
+        xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
+        if opcode == OpCode.PING:
+            self.pings.append(asyncio.get_running_loop().time())
+            if not self.mute:
+                link.send(jute.reply_frame(xid, self.zxid, 0))
+            return
+        link.frames.append((xid, OpCode(opcode), payload[8:]))
+        answer = self.answers.get(OpCode(opcode))
+        if answer is not None and not self.mute:
+            answer(link, xid, payload[8:])
+
+    def _shake_hands(self, link: Link, request: jute.ConnectRequest) -> None:
+        self.connects.append((asyncio.get_running_loop().time(), self.host, request))
+        if self.mute:
+            return
+        if request.session_id in self.gone:
+            link.send(jute.frame(jute.ConnectResponse(0, 0, bytes(16)).pack()))
+            return
+        session_id = request.session_id
+        if session_id == 0:
+            session_id, self.next_session = self.next_session, self.next_session + 1
+        link.send(jute.frame(jute.ConnectResponse(request.timeout_ms, session_id, b"p" * 16).pack()))
+
+
+def reply(body: bytes = b"", code: int = 0) -> Answer:
+    return lambda link, xid, _: link.send(jute.reply_frame(xid, link.server.zxid, code, body))
+
+
+def drop(link: Link, xid: int, body: bytes) -> None:
+    link.abort()
+
+
+def get_reply(data: bytes, stat: Stat = STAT) -> bytes:
+    return jute.pack_buffer(data) + jute.pack_stat(stat)
+
+
+class Listener:
+    def __init__(self, server: ScriptedServer) -> None:
+        self.server = server
+        self.seen: list[str] = []
+        self.then: Callable[[], Coroutine[Any, Any, Any]] | None = None
+
+    async def before_new_session(self) -> None:
+        self.seen.append(f"before, {self.server.next_session - 100} made")
+
+    async def after_new_session(self) -> None:
+        if self.then is not None:
+            await self.then()
+        self.seen.append(f"after, {self.server.next_session - 100} made")
+
+    async def on_auth_failure(self) -> None:
+        self.seen.append("auth failure")
+
+
+def client_of(server: ScriptedServer, connect: str = "zk:2181", **options: Any) -> ZooKeeperClient:
+    return ZooKeeperClient(server, LoopClock(), Random(1), connect, TIMEOUT_MS, **options)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+Scenario = Callable[[ScriptedServer, ZooKeeperClient], Coroutine[Any, Any, None]]
+
+
+def play(scenario: Scenario, connect: str = "zk:2181") -> ScriptedServer:
+    server = ScriptedServer()
+
+    async def main() -> None:
+        client = client_of(server, connect)
+        server.answers[OpCode.CLOSE_SESSION] = lambda link, xid, _: (
+            link.send(jute.reply_frame(xid, server.zxid, 0)),
+            asyncio.get_running_loop().call_later(0.001, link.abort),
+        )[0]
+        async with client.running():
+            await scenario(server, client)
+
+    run_in_virtual_time(main())
+    return server
+
+
+def test_a_session_begins_with_a_probe_alone_and_ends_with_the_servers_word() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        assert (client.session_id, client.session_timeout_ms, client.state) == (100, 6000, SessionState.CONNECTED)
+        _, _, request = server.connects[0]
+        assert request == jute.ConnectRequest(0, 6000, 0, bytes(16), False)
+
+    server = play(scenario)
+    assert server.links[0].opcodes() == [OpCode.MULTI_READ, OpCode.CLOSE_SESSION]
+    assert not server.links[0].open
+
+
+def test_pings_fill_silence_at_a_third_of_the_timeout() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        await asyncio.sleep(6.5)
+        assert server.pings == [2.0, 4.0, 6.0]
+        assert client.silence() == pytest.approx(0.5)
+        assert len(server.links) == 1
+
+    play(scenario)
+
+
+def test_a_silent_connection_is_dropped_at_two_thirds_and_the_session_resumed_on_the_next_server() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        server.zxid = 77
+        server.answers[OpCode.SYNC] = reply(jute.pack_string("/"))
+        await client.sync("/")
+        server.mute = True
+        await asyncio.sleep(3.9)
+        assert len(server.connects) == 1
+        await asyncio.sleep(0.2)
+        server.mute = False
+        (_, first, _), (dropped_at, second, resumed) = server.connects[:2]
+        assert dropped_at == 4.0
+        assert {first, second} == {"a", "b"}
+        assert (resumed.session_id, resumed.password, resumed.last_zxid_seen) == (100, b"p" * 16, 77)
+
+    play(scenario, "a:1,b:2")
+
+
+def test_in_flight_is_lost_and_what_comes_later_waits_for_the_next_connection() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        in_flight = asyncio.create_task(client.set("/a", b"x"))
+        await asyncio.sleep(0.1)
+        server.down = True
+        server.links[0].abort()
+        with pytest.raises(ConnectionLoss, match="/a"):
+            await in_flight
+        server.answers[OpCode.GET_DATA] = reply(get_reply(b"later"))
+        waiting = asyncio.create_task(client.get("/a"))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        server.down = False
+        assert (await waiting).data == b"later"
+        assert (client.session_id, client.disconnections, client.expirations) == (100, 1, 0)
+
+    play(scenario)
+
+
+@pytest.mark.case("ZKC-16")
+def test_without_any_server_for_four_thirds_of_the_timeout_the_session_is_over() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        listener = Listener(server)
+        client.add_session_listener(listener)
+        server.down = True
+        server.links[0].abort()
+        await asyncio.sleep(0)
+        lost_at = now()
+        with pytest.raises(SessionExpired):
+            await client.get("/a")
+        assert now() - lost_at == pytest.approx(8.0)
+        await asyncio.sleep(0.01)
+        assert listener.seen == ["before, 1 made"]
+        with pytest.raises(SessionExpired):  # between the sessions nothing waits
+            await client.get("/a")
+        server.down = False
+        await asyncio.sleep(2.0)
+        assert listener.seen == ["before, 1 made", "after, 2 made"]
+        _, _, request = server.connects[-1]
+        assert (request.session_id, request.last_zxid_seen, request.password) == (0, 0, bytes(16))
+        assert (client.session_id, client.expirations) == (101, 1)
+
+    play(scenario)
+
+
+def test_expiry_by_the_servers_word() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        listener = Listener(server)
+        client.add_session_listener(listener)
+        answer_with_node(server, client)
+        await client.get("/watched", lambda event: listener.seen.append("watch"))
+        server.gone.add(100)
+        server.links[0].abort()
+        await asyncio.sleep(0.1)
+        assert listener.seen == ["before, 1 made", "after, 2 made"]
+        assert client.watch_count == 0
+        assert OpCode.SET_WATCHES not in server.links[-1].opcodes()
+
+    play(scenario)
+
+
+def answer_with_node(server: ScriptedServer, client: ZooKeeperClient) -> None:
+    server.answers[OpCode.GET_DATA] = reply(get_reply(b"x"))
+    server.answers[OpCode.EXISTS] = reply(code=-101)
+    server.answers[OpCode.GET_CHILDREN2] = reply(jute.pack_strings(["c"]) + jute.pack_stat(STAT))
+    server.answers[OpCode.SET_WATCHES] = reply()
+
+
+def test_another_session_id_is_no_resumption() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        listener = Listener(server)
+        client.add_session_listener(listener)
+        shake = server._shake_hands
+
+        def forgetful(link: Link, request: jute.ConnectRequest) -> None:
+            shake(link, request._replace(session_id=0))
+
+        server._shake_hands = forgetful  # type: ignore[method-assign]
+        server.links[0].abort()
+        await asyncio.sleep(0.1)
+        assert client.expirations == 1
+        assert listener.seen[0] == "before, 2 made"
+
+    play(scenario)
+
+
+def test_what_runs_after_a_new_session_may_lose_its_connection_and_still_ends() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        listener = Listener(server)
+        client.add_session_listener(listener)
+        server.answers[OpCode.SET_DATA] = drop
+
+        async def register() -> None:
+            with pytest.raises(ConnectionLoss):
+                await client.set("/a", b"")
+            server.answers[OpCode.SET_DATA] = reply(jute.pack_stat(STAT))
+            await client.set("/a", b"")
+
+        listener.then = register
+        server.gone.add(100)
+        server.links[0].abort()
+        await asyncio.sleep(1)
+        assert listener.seen == ["before, 1 made", "after, 2 made"]
+
+    play(scenario)
+
+
+def test_a_second_expiry_waits_for_the_first_ones_listeners() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        listener = Listener(server)
+        client.add_session_listener(listener)
+
+        async def register() -> None:
+            listener.then = None
+            server.gone.add(101)
+            with pytest.raises(ZooKeeperError):
+                await client.set("/never answered", b"")
+            await asyncio.sleep(0.5)
+
+        listener.then = register
+        server.gone.add(100)
+        server.links[0].abort()
+        await asyncio.sleep(0.2)
+        server.links[-1].abort()
+        await asyncio.sleep(2)
+        assert listener.seen == ["before, 1 made", "after, 2 made", "before, 2 made", "after, 3 made"]
+
+    play(scenario)
+
+
+def test_watches_are_set_again_from_the_zxid_of_their_own_read() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        answer_with_node(server, client)
+        server.zxid = 20
+        await client.get("/data", lambda _: None)
+        server.zxid = 30
+        await client.exists("/missing", lambda _: None)
+        await client.children("/dir", lambda _: None)
+        server.zxid = 99
+        await client.get("/unwatched")
+        server.links[0].abort()
+        await asyncio.sleep(0)
+        await client.get("/unwatched")
+        sent = [body for _, opcode, body in server.links[1].frames if opcode is OpCode.SET_WATCHES]
+        assert sent == [
+            jute.pack_set_watches(20, ["/data"], [], []),
+            jute.pack_set_watches(30, [], ["/missing"], ["/dir"]),
+        ]
+        assert server.links[1].opcodes()[-1] is OpCode.GET_DATA  # what waited comes after the watches
+        assert server.connects[1][2].last_zxid_seen == 99
+
+    play(scenario)
+
+
+def test_an_event_in_the_packet_of_the_reply_that_set_its_watch_is_delivered() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        event = WatchEvent(WatchKind.DATA_CHANGED, "/kafka/a")
+        server.answers[OpCode.GET_DATA] = lambda link, xid, _: link.send(
+            jute.reply_frame(xid, 11, 0, get_reply(b"old")), jute.event_frame(event), jute.event_frame(event)
+        )
+        seen: list[WatchEvent] = []
+        assert (await client.get("/a", seen.append)).data == b"old"
+        assert seen == [WatchEvent(WatchKind.DATA_CHANGED, "/a")]  # once: a watch is spent by its event
+        assert client.watch_count == 0
+
+    play(scenario, "zk:1/kafka")
+
+
+def test_events_come_before_the_reply_that_follows_them() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        order: list[str] = []
+        answer_with_node(server, client)
+        await client.get("/a", lambda _: order.append("event"))
+        event = jute.event_frame(WatchEvent(WatchKind.DATA_CHANGED, "/a"))
+        server.answers[OpCode.GET_DATA] = lambda link, xid, _: link.send(
+            event, jute.reply_frame(xid, 12, 0, get_reply(b"new"))
+        )
+        await client.get("/a")
+        order.append("reply")
+        assert order == ["event", "reply"]
+
+    play(scenario)
+
+
+def test_one_failing_watcher_does_not_keep_the_event_from_others() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        answer_with_node(server, client)
+        seen: list[WatchEvent] = []
+
+        def broken(event: WatchEvent) -> None:
+            raise LookupError("a bug")
+
+        await client.get("/a", broken)
+        await client.get("/a", seen.append)
+        server.links[0].send(jute.event_frame(WatchEvent(WatchKind.DELETED, "/a")))
+        await client.get("/a")
+        assert len(seen) == 1
+        assert isinstance(reported[0], LookupError)
+
+    play(scenario)
+
+
+def test_a_server_without_multi_read_is_asked_once_and_read_singly() -> None:
+    server = ScriptedServer()
+
+    def unimplemented(link: Link, xid: int, body: bytes) -> None:
+        link.send(jute.reply_frame(xid, -1, -6))
+        asyncio.get_running_loop().call_soon(link.abort)
+
+    async def main() -> None:
+        server.answers[OpCode.MULTI_READ] = unimplemented
+        client = client_of(server)
+        await client.start()
+        assert client.session_id == 100
+        assert [link.opcodes() for link in server.links] == [[OpCode.MULTI_READ], []]
+        answers = iter([reply(get_reply(b"1")), reply(code=-101), reply(get_reply(b"3"))])
+        server.answers[OpCode.GET_DATA] = lambda link, xid, body: next(answers)(link, xid, body)
+        nodes = await client.get_many(["/1", "/2", "/3"])
+        assert [node and node.data for node in nodes] == [b"1", None, b"3"]
+        server.links[-1].abort()
+        server.answers[OpCode.CLOSE_SESSION] = drop
+        await asyncio.sleep(0.1)
+        await client.close()
+
+    run_in_virtual_time(main())
+    assert [link.opcodes()[:1] for link in server.links] == [
+        [OpCode.MULTI_READ],
+        [OpCode.GET_DATA],
+        [OpCode.CLOSE_SESSION],
+    ]
+
+
+class TestStart:
+    @pytest.mark.case("ZKC-16")
+    def test_no_server(self) -> None:
+        async def main() -> None:
+            server = ScriptedServer()
+            server.down = True
+            with pytest.raises(ConnectionLoss, match=r"no session with a:1, b:2 within 6\.0 s: \w:\d: \w:\d"):
+                await client_of(server, "a:1,b:2").start()
+            assert now() == pytest.approx(6.0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        run_in_virtual_time(main())
+
+    def test_a_server_that_never_answers(self) -> None:
+        async def main() -> None:
+            server = ScriptedServer()
+            server.mute = True
+            with pytest.raises(ConnectionLoss):
+                await client_of(server, connection_timeout_ms=2000).start()
+            assert now() == pytest.approx(2.0)
+            await asyncio.sleep(0.1)
+            assert not any(link.open for link in server.links)
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x02ab", b"\xff\xff\xff\xff"])
+    def test_a_server_that_speaks_something_else(self, garbage: bytes) -> None:
+        async def main() -> None:
+            server = ScriptedServer()
+            server._shake_hands = lambda link, request: link.send(garbage)  # type: ignore[method-assign]
+            with pytest.raises(ConnectionLoss, match="cannot read"):
+                await client_of(server).start()
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.case("ZKC-17")
+    def test_refused_credentials(self) -> None:
+        async def main() -> None:
+            server = ScriptedServer()
+            server.answers[OpCode.AUTH] = reply(code=-115)
+            with pytest.raises(AuthFailed):
+                await client_of(server, credentials=[("nonsense", b"x")]).start()
+            assert now() == 0.0
+
+        run_in_virtual_time(main())
+
+
+@pytest.mark.case("ZKC-17")
+def test_credentials_refused_on_a_later_connection_reach_the_listener_and_are_tried_again() -> None:
+    async def main() -> None:
+        server = ScriptedServer()
+        server.answers[OpCode.AUTH] = reply()
+        client = client_of(server, credentials=[("digest", b"u:p")])
+        await client.start()
+        listener = Listener(server)
+        client.add_session_listener(listener)
+        server.answers[OpCode.AUTH] = reply(code=-115)
+        server.answers[OpCode.GET_DATA] = reply(get_reply(b"x"))
+        server.links[0].abort()
+        await asyncio.sleep(0.1)
+        assert listener.seen == ["auth failure"]
+        with pytest.raises(AuthFailed):
+            await client.get("/a")
+        server.answers[OpCode.AUTH] = reply()
+        await asyncio.sleep(1.0)
+        assert (await client.get("/a")).data == b"x"
+        assert server.links[-1].opcodes()[0] is OpCode.AUTH
+        server.answers[OpCode.CLOSE_SESSION] = drop
+        await client.close()
+
+    run_in_virtual_time(main())
+
+
+class TestEphemeralOfUnknownOutcome:
+    def test_a_node_of_our_session_is_the_one_we_made(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.CREATE2] = first_then(drop, reply(code=-110))
+            server.answers[OpCode.EXISTS] = reply(jute.pack_stat(STAT._replace(ephemeral_owner=100)))
+            path, stat = await client.create("/e", b"", CreateMode.EPHEMERAL)
+            assert (path, stat.ephemeral_owner) == ("/e", 100)
+
+        play(scenario)
+
+    def test_a_node_of_another_session_is_not(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.CREATE2] = first_then(drop, reply(code=-110))
+            server.answers[OpCode.EXISTS] = reply(jute.pack_stat(STAT._replace(ephemeral_owner=7)))
+            with pytest.raises(NodeExists):
+                await client.create("/e", b"", CreateMode.EPHEMERAL)
+
+        play(scenario)
+
+    def test_our_own_node_from_before_is_no_success_of_this_call(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.CREATE2] = reply(code=-110)
+            with pytest.raises(NodeExists):
+                await client.create("/e", b"", CreateMode.EPHEMERAL)
+            assert OpCode.EXISTS not in server.links[0].opcodes()
+
+        play(scenario)
+
+    def test_of_a_persistent_node_the_caller_is_told(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.CREATE2] = drop
+            with pytest.raises(ConnectionLoss):
+                await client.create("/p")
+
+        play(scenario)
+
+
+def first_then(first: Answer, then: Answer) -> Answer:
+    answers = iter([first])
+    return lambda link, xid, body: next(answers, then)(link, xid, body)
+
+
+class TestBulkWrites:
+    OPS = tuple(Set(f"/n/{i}", b"x") for i in range(5000))
+
+    def test_at_most_four_in_flight_and_none_after_the_fence_held(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            held: list[tuple[Link, int, bytes]] = []
+            server.answers[OpCode.MULTI] = lambda link, xid, body: held.append((link, xid, body))
+            writing = asyncio.create_task(client.write_many(self.OPS, Fence("/controller_epoch", 3)))
+            await asyncio.sleep(0.01)
+            assert len(held) == 4
+            for link, xid, body in held:
+                assert body.startswith(jute.MULTI_HEADER.pack(OpCode.CHECK, False, -1))
+                link.send(jute.reply_frame(xid, 20, 0, failed_multi(501, at=0, code=-103)))
+            with pytest.raises(BadVersion) as caught:
+                await writing
+            assert caught.value.path == "/controller_epoch"
+            assert len(held) == 4
+
+        play(scenario)
+
+    def test_a_conflict_fails_its_multi_and_the_others_go_on(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            count = 0
+
+            def answer(link: Link, xid: int, body: bytes) -> None:
+                nonlocal count
+                count += 1
+                done = failed_multi(501, at=3, code=-103) if count == 2 else applied_sets(500)
+                link.send(jute.reply_frame(xid, 20, 0, done))
+
+            server.answers[OpCode.MULTI] = answer
+            results = await client.write_many(self.OPS[:1500], Fence("/controller_epoch", 3))
+            kinds = [type(result).__name__ for result in results]
+            assert kinds[:500] == kinds[1000:] == ["Stat"] * 500
+            assert kinds[500:1000] == ["RuntimeInconsistency"] * 2 + ["BadVersion"] + ["RuntimeInconsistency"] * 497
+            assert isinstance(results[502], BadVersion)
+            assert results[502].path == "/n/502"
+
+        play(scenario)
+
+    def test_too_large_an_operation_is_refused_before_anything_is_sent(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            with pytest.raises(BadArguments, match="/big"):
+                await client.write_many([*self.OPS, Set("/big", bytes(1_048_576))])
+            with pytest.raises(BadArguments, match="a server takes 1048575"):
+                await client.set("/big", bytes(1_048_575))
+            with pytest.raises(BadArguments, match="starts with /"):
+                await client.get("relative")
+            assert server.links[0].opcodes() == [OpCode.MULTI_READ]
+
+        play(scenario)
+
+    def test_a_lost_connection_ends_it_with_unknown_outcome(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.MULTI] = drop
+            with pytest.raises(ConnectionLoss):
+                await client.write_many(self.OPS)
+
+        play(scenario)
+
+    def test_an_empty_one_asks_nothing(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            assert await client.write_many([]) == []
+            assert await client.get_many([]) == []
+
+        play(scenario)
+
+    def test_a_multi_says_which_operation_failed(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            server.answers[OpCode.MULTI] = reply(failed_multi(2, at=1, code=-101))
+            results = await client.multi([Check("/a", 1), Set("/b", b"")])
+            assert [type(result).__name__ for result in results] == ["RuntimeInconsistency", "NoNode"]
+
+        play(scenario)
+
+
+def failed_multi(count: int, *, at: int, code: int) -> bytes:
+    codes = [0 if i < at else code if i == at else -2 for i in range(count)]
+    return b"".join(jute.MULTI_ERROR.pack(-1, False, c, c) for c in codes) + jute.MULTI_END
+
+
+def applied_sets(count: int) -> bytes:
+    check = jute.MULTI_HEADER.pack(OpCode.CHECK, False, 0)
+    done = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, 0) + jute.pack_stat(STAT)
+    return check + done * count + jute.MULTI_END
+
+
+class TestBulkReads:
+    PATHS = tuple(f"/n/{i}" for i in range(1200))
+
+    def test_watches_carry_the_zxid_of_their_own_batch(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            zxids = iter([50, 60, 70])
+
+            def answer(link: Link, xid: int, body: bytes) -> None:
+                zxid = next(zxids)
+                count = 500 if zxid < 70 else 200
+                found = jute.MULTI_HEADER.pack(OpCode.GET_DATA, False, 0) + get_reply(b"v")
+                missing = jute.MULTI_ERROR.pack(-1, False, -101, -101)
+                link.send(jute.reply_frame(xid, zxid, 0, missing + found * (count - 1) + jute.MULTI_END))
+
+            server.answers[OpCode.MULTI_READ] = answer
+            server.answers[OpCode.SET_WATCHES] = reply()
+            nodes = await client.get_many_and_watch(self.PATHS, lambda _: None)
+            assert [i for i, node in enumerate(nodes) if node is None] == [0, 500, 1000]
+            sent = [body for _, opcode, body in server.links[0].frames if opcode is OpCode.SET_WATCHES]
+            batches = [self.PATHS[:500], self.PATHS[500:1000], self.PATHS[1000:]]
+            expected = [
+                jute.pack_set_watches(zxid, batch[1:], batch[:1], ())
+                for zxid, batch in zip((50, 60, 70), batches, strict=True)
+            ]
+            assert sent == expected
+            assert client.watch_count == 1200
+            server.links[0].abort()
+            await asyncio.sleep(0.1)
+            again = [body for _, opcode, body in server.links[1].frames if opcode is OpCode.SET_WATCHES]
+            assert [jute.LONG.unpack_from(body)[0] for body in again] == [50, 60, 70]
+
+        play(scenario)
+
+    def test_a_connection_lost_while_watches_are_set_is_no_failure(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            found = jute.MULTI_HEADER.pack(OpCode.GET_DATA, False, 0) + get_reply(b"v")
+            server.answers[OpCode.MULTI_READ] = reply(found + jute.MULTI_END)
+            server.answers[OpCode.SET_WATCHES] = first_then(drop, reply())
+            nodes = await client.get_many_and_watch(["/a"], lambda _: None)
+            assert nodes[0] is not None
+            await asyncio.sleep(0.1)
+            assert OpCode.SET_WATCHES in server.links[1].opcodes()
+
+        play(scenario)
+
+    def test_at_most_eight_in_flight(self) -> None:
+        async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+            held: list[tuple[Link, int, bytes]] = []
+            server.answers[OpCode.MULTI_READ] = lambda link, xid, body: held.append((link, xid, body))
+            reading = asyncio.create_task(client.children_many([f"/{i}" for i in range(10_000)]))
+            await asyncio.sleep(0.01)
+            assert len(held) == 8
+            reading.cancel()
+            await asyncio.sleep(0.01)
+            assert len(held) == 8
+            assert reading.cancelled()
+
+        play(scenario)
