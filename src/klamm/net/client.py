@@ -1,0 +1,156 @@
+"""A connection to a broker: requests out, responses back in the order of the requests.
+
+Used by the controller's channels, the follower fetchers and the command line. A connection that breaks fails what is in
+flight with ConnectionError and stays broken: whoever owns it makes a new one. Correlation ids are checked, because a
+response that answers another request is worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from klamm.model.ports import Buffer, Clock, Network
+from klamm.wire.apis import ApiKey, response_header_version
+from klamm.wire.connection import CORRELATION, SIZE, ProtocolError, RequestHeader, request_head
+from klamm.wire.varint import read_uvarint
+
+RESPONSE_BYTES_MAX: Final = 256 << 20
+CORRELATION_MODULUS: Final = 2**31
+
+
+class BrokerConnection:
+    def __init__(self, network: Network, host: str, port: int, client_id: str | None, clock: Clock) -> None:
+        self._network = network
+        self.host = host
+        self.port = port
+        self._client_id = client_id
+        self._clock = clock
+        self._wire: _Wire | None = None
+        self._correlation_id = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._wire is not None and self._wire.is_open
+
+    async def connect(self, timeout: float = 30.0) -> None:
+        """Raises OSError: ConnectionRefusedError only when the other side actively refused; TimeoutError is one too."""
+        async with asyncio.timeout(timeout):
+            wire = _Wire()
+            await self._network.connect(lambda: wire, self.host, self.port)
+            self._wire = wire
+
+    async def request(
+        self, api_key: ApiKey, version: int, chunks: Sequence[Buffer], *, timeout: float | None = None
+    ) -> memoryview:
+        """The response's body. A timeout closes the connection: the late answer could be taken for another's."""
+        if self._wire is None or not self._wire.is_open:
+            raise ConnectionError(f"not connected to {self.host}:{self.port}")
+        future = self.send(api_key, version, chunks)
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            self.abort()
+            raise TimeoutError(f"{self.host}:{self.port} did not answer {api_key.name} in {timeout} s") from None
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def send(self, api_key: ApiKey, version: int, chunks: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        """Send now, without waiting: pipelined requests are answered in their order."""
+        assert self._wire is not None, "connect first"
+        self._correlation_id = (self._correlation_id + 1) % CORRELATION_MODULUS
+        header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
+        return self._wire.send(header, [request_head(header, sum(map(len, chunks))), *chunks])
+
+    def abort(self) -> None:
+        if self._wire is not None:
+            self._wire.abort(ConnectionError(f"connection to {self.host}:{self.port} given up"))
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.abort(ConnectionError(f"connection to {self.host}:{self.port} closed"))
+            await self._wire.lost.wait()
+            self._wire = None
+
+
+class _Wire(asyncio.Protocol):
+    """One TCP connection."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._waiting: deque[tuple[RequestHeader, asyncio.Future[memoryview]]] = deque()
+        self._error: Exception | None = None
+        self.lost = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and self._error is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the broker closed the connection"))
+        self.lost.set()
+
+    def send(self, header: RequestHeader, chunks: Sequence[Buffer]) -> asyncio.Future[memoryview]:
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        if self._transport is None or self._error is not None:
+            future.set_exception(self._error or ConnectionError("not connected"))
+            return future
+        self._waiting.append((header, future))
+        self._transport.writelines(chunks)
+        return future
+
+    def abort(self, error: Exception) -> None:
+        self._fail(error)
+        if self._transport is None:
+            self.lost.set()
+        else:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while len(self._buffer) >= SIZE.size:
+                (size,) = SIZE.unpack_from(self._buffer)
+                if not CORRELATION.size <= size <= RESPONSE_BYTES_MAX:
+                    raise ProtocolError(f"response of {size} bytes")
+                end = SIZE.size + size
+                if len(self._buffer) < end:
+                    return
+                frame = memoryview(bytes(memoryview(self._buffer)[SIZE.size : end]))
+                del self._buffer[:end]
+                self._on_response(frame)
+        except (ProtocolError, IndexError) as error:
+            self.abort(ConnectionError(f"the broker's answer makes no sense: {error}"))
+
+    def _on_response(self, frame: memoryview) -> None:
+        (correlation_id,) = CORRELATION.unpack_from(frame)
+        if not self._waiting:
+            raise ProtocolError("nobody asked")
+        header, future = self._waiting.popleft()
+        if correlation_id != header.correlation_id:
+            self._waiting.appendleft((header, future))
+            raise ProtocolError(f"correlation id {correlation_id}, expected {header.correlation_id}")
+        position = CORRELATION.size
+        if response_header_version(header.api_key, header.api_version) >= 1:
+            tags, position = read_uvarint(frame, position)
+            if tags:
+                raise ProtocolError("tagged fields in a response header that has none")
+        if not future.done():
+            future.set_result(frame[position:])
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(self._error)

@@ -1,0 +1,145 @@
+"""The server's side of a connection, without IO: bytes in, one request at a time out.
+
+Kafka answers the requests of a connection strictly in order, and clients rely on it: the next frame is handed out only
+after the one before was answered (`answered`). What a stranger sends may be garbage: anything that is not a frame of a
+sane size with a header that we know raises ProtocolError with the reason, and the connection closes. Nothing is
+allocated for a frame beyond the bytes that arrived.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from klamm.model.errors import KlammError
+from klamm.wire.apis import ApiKey, request_header_version, response_header_version
+from klamm.wire.varint import read_uvarint
+
+SIZE: Final = struct.Struct(">i")
+HEADER: Final = struct.Struct(">hhi")
+CLIENT_ID_LENGTH: Final = struct.Struct(">h")
+CORRELATION: Final = struct.Struct(">i")
+HEADER_BYTES_MIN: Final = 8
+"""Key, version, correlation id: the least that any request has."""
+EMPTY_TAGS: Final = b"\x00"
+
+
+class ProtocolError(KlammError):
+    """The other side broke the protocol. The message says how; the connection closes."""
+
+
+class CloseConnection(KlammError):
+    """Raised by a handler whose only possible answer is to close (acks=0 that failed)."""
+
+
+class RequestHeader(NamedTuple):
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class Request(NamedTuple):
+    header: RequestHeader
+    body: memoryview
+
+
+class ServerConnection:
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+        self._busy = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def answered(self) -> None:
+        """The request that was handed out is done with: the next one may come."""
+        self._busy = False
+
+    def next_request(self) -> Request | None:
+        """The next complete request, or None: not all of it is there, or the one before is not answered yet."""
+        if self._busy or len(self._buffer) < SIZE.size:
+            return None
+        (size,) = SIZE.unpack_from(self._buffer)
+        if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
+            raise ProtocolError(f"frame of {size} bytes: it must have {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
+        end = SIZE.size + size
+        if len(self._buffer) < end:
+            return None
+        frame = memoryview(bytes(memoryview(self._buffer)[SIZE.size : end]))
+        del self._buffer[:end]
+        request = parse_request(frame)
+        self._busy = True
+        return request
+
+
+def parse_request(frame: memoryview) -> Request:
+    key, version, correlation_id = HEADER.unpack_from(frame)
+    try:
+        api_key = ApiKey(key)
+    except ValueError:
+        raise ProtocolError(f"unknown API key {key}") from None
+    position = HEADER.size
+    header_version = request_header_version(api_key, version)
+    client_id = None
+    if header_version >= 1:
+        client_id, position = _client_id(frame, position)
+    if header_version >= 2:
+        position = _skip_tags(frame, position)
+    return Request(RequestHeader(api_key, version, correlation_id, client_id), frame[position:])
+
+
+def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
+    """A plain nullable string, in flexible headers too."""
+    if len(frame) < position + CLIENT_ID_LENGTH.size:
+        raise ProtocolError("the request ends inside its header")
+    (length,) = CLIENT_ID_LENGTH.unpack_from(frame, position)
+    position += CLIENT_ID_LENGTH.size
+    if length == -1:
+        return None, position
+    if length < -1 or position + length > len(frame):
+        raise ProtocolError(f"client id of {length} bytes in a request that has {len(frame) - position} left")
+    try:
+        return str(frame[position : position + length], "utf-8"), position + length
+    except UnicodeDecodeError:
+        raise ProtocolError("the client id is not UTF-8") from None
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    try:
+        count, position = read_uvarint(frame, position)
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
+            position += size
+            if position > len(frame):
+                raise IndexError
+    except (IndexError, ValueError):
+        raise ProtocolError("the tagged fields of the request header run past its end") from None
+    return position
+
+
+def response_head(header: RequestHeader, body_bytes: int) -> bytes:
+    """Size, correlation id and, where the version has it, the empty tag section that precede a response body."""
+    tags = EMPTY_TAGS if response_header_version(header.api_key, header.api_version) >= 1 else b""
+    return SIZE.pack(CORRELATION.size + len(tags) + body_bytes) + CORRELATION.pack(header.correlation_id) + tags
+
+
+def request_head(header: RequestHeader, body_bytes: int) -> bytes:
+    """Size and header that precede a request body."""
+    head = HEADER.pack(header.api_key, header.api_version, header.correlation_id)
+    header_version = request_header_version(header.api_key, header.api_version)
+    if header_version >= 1:
+        if header.client_id is None:
+            head += CLIENT_ID_LENGTH.pack(-1)
+        else:
+            name = header.client_id.encode()
+            head += CLIENT_ID_LENGTH.pack(len(name)) + name
+    if header_version >= 2:
+        head += EMPTY_TAGS
+    return SIZE.pack(len(head) + body_bytes) + head
