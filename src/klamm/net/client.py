@@ -14,7 +14,8 @@ from typing import Final
 
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.wire.apis import ApiKey, response_header_version
-from klamm.wire.connection import CORRELATION, SIZE, ProtocolError, RequestHeader, request_head
+from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, request_head
+from klamm.wire.cursor import ProtocolError
 from klamm.wire.varint import read_uvarint
 
 RESPONSE_BYTES_MAX: Final = 256 << 20

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from klamm.model.errors import KlammError
 from klamm.wire.apis import ApiKey, request_header_version, response_header_version
+from klamm.wire.cursor import ProtocolError
 from klamm.wire.varint import read_uvarint
 
 SIZE: Final = struct.Struct(">i")
@@ -22,10 +23,6 @@ CORRELATION: Final = struct.Struct(">i")
 HEADER_BYTES_MIN: Final = 8
 """Key, version, correlation id: the least that any request has."""
 EMPTY_TAGS: Final = b"\x00"
-
-
-class ProtocolError(KlammError):
-    """The other side broke the protocol. The message says how; the connection closes."""
 
 
 class CloseConnection(KlammError):
