@@ -203,7 +203,9 @@ class Op:
     """Bodies of requests, with their opcodes: for single requests, and to be put into a multi."""
 
     @staticmethod
-    def create(path: str, data: bytes | None = b"", flags: int = 0, acl: Any = OPEN, code: int = 1) -> tuple[int, bytes]:
+    def create(
+        path: str, data: bytes | None = b"", flags: int = 0, acl: Any = OPEN, code: int = 1
+    ) -> tuple[int, bytes]:
         ttl = int64(1000) if code == 21 else b""
         return code, text(path) + buffer(data) + acls(acl) + int32(flags) + ttl
 
@@ -256,7 +258,7 @@ class Op:
 
 
 class Client:
-    """One connection. Requests by `call`, or by `send` and `receive` for pipelines; events are put aside as they come."""
+    """One connection. Requests by `call`, or by `send` and `receive` for pipelines; events are put aside."""
 
     op = Op
 
@@ -455,9 +457,7 @@ async def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         pytest.skip(reason)
     else:
         directory = tmp_path_factory.mktemp("zookeeper")
-        server = EmbeddedZooKeeper(
-            directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False
-        )
+        server = EmbeddedZooKeeper(directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False)
     async with server.running():
         yield server.port
 

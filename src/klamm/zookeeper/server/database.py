@@ -8,7 +8,7 @@ service lets no answer out before the journal has been flushed. Reference: zooke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from klamm.model.errors import ZooKeeperError
 from klamm.model.ports import Clock
@@ -38,10 +38,17 @@ class Failed(NamedTuple):
 
 
 class Journal(Protocol):
+    """Where transactions are kept beyond the life of this process."""
+
+    def open(self, database: Database[Any]) -> None:
+        """Bring `database` to the state of the journal, and be ready to append."""
+
     def append(self, zxid: int, time_ms: int, effects: Sequence[Effect]) -> None: ...
 
     def flush(self) -> None:
         """Afterwards all that was appended survives the death of this process."""
+
+    def close(self) -> None: ...
 
 
 class Database(Generic[C]):

@@ -55,6 +55,7 @@ class _Connection(asyncio.Protocol):
             self._handshake.cancel()
             self._handshake = None
             self._server.watch_expiry()
+        self._server.watch_containers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._handshake is not None:
@@ -149,6 +150,7 @@ class MemoryZooKeeper:
         self.host = ""
         self._network = network
         self._clock = clock
+        self._journal = journal
         self._listening: Listening | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_ms = 0
@@ -174,9 +176,11 @@ class MemoryZooKeeper:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
+        if self._journal is not None:
+            self._journal.open(self.service.database)
         self.service.sessions.touch_all(self.service.database.now_ms())
         self._listening = await self._network.listen(lambda: _Connection(self), host, port)
-        self._check_containers()
+        self.watch_containers()
         self.watch_expiry()
 
     async def stop(self) -> None:
@@ -190,6 +194,8 @@ class MemoryZooKeeper:
             self.service.close_all()
             await self._listening.wait_closed()
             self._listening = None
+        if self._journal is not None:
+            self._journal.close()
 
     def expire(self, session_id: int) -> None:
         self.service.expire(session_id)
@@ -218,8 +224,14 @@ class MemoryZooKeeper:
         self.service.expire_due()
         self.watch_expiry()
 
+    def watch_containers(self) -> None:
+        """Only while there are any: a timer without end would keep a virtual clock running for nothing."""
+        if self._containers is None and self.service.database.tree.containers:
+            loop = asyncio.get_running_loop()
+            self._containers = loop.call_later(CONTAINER_CHECK_SECONDS, self._check_containers)
+
     def _check_containers(self) -> None:
+        self._containers = None
         self.service.database.delete_empty_containers()
         self.service.flush()
-        loop = asyncio.get_running_loop()
-        self._containers = loop.call_later(CONTAINER_CHECK_SECONDS, self._check_containers)
+        self.watch_containers()

@@ -157,10 +157,14 @@ class Tree:
         """As ZooKeeper counts them: the root by both of its names."""
         return len(self.nodes)
 
+    def shared_acl(self, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
+        """One tuple for equal lists: nodes are many, lists are few."""
+        return self._acls.setdefault(acl, acl)
+
     def insert(self, path: str, node: Node) -> None:
         """Put a node in its place, and into the lists by owner and kind; its parent's Stat is the caller's business."""
         self.nodes[path] = node
-        node.acl = self._acls.setdefault(node.acl, node.acl)
+        node.acl = self.shared_acl(node.acl)
         slash = path.rindex("/")
         parent = self.nodes[path[:slash]]
         if parent.children is None:
@@ -257,6 +261,6 @@ class Tree:
             node.acl = previous_acl
             node.aversion -= 1
 
-        node.acl = self._acls.setdefault(effect.acl, effect.acl)
+        node.acl = self.shared_acl(effect.acl)
         node.aversion += 1
         transaction.undo.append(undo)

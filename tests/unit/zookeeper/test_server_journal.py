@@ -1,0 +1,213 @@
+"""The journal: cut anywhere it opens with the whole records before the cut, and says what it dropped."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from klamm.model.ports import OPEN_ACL, Acl
+from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.server.access import Caller
+from klamm.zookeeper.server.database import Database
+from klamm.zookeeper.server.journal import FileJournal, JournalDamaged
+from klamm.zookeeper.server.records import pack_snapshot
+from klamm.zookeeper.server.rules import Create, Delete, SetAcl, SetData
+from klamm.zookeeper.server.sessions import SessionTable
+
+
+class StandingClock:
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return 5.0
+
+
+def opened(directory: Path, **options: Any) -> tuple[Database[Any], FileJournal]:
+    journal = FileJournal(directory, **options)
+    sessions: SessionTable[Any] = SessionTable(
+        tick_ms=500, timeout_ms_min=1000, timeout_ms_max=10_000, random=random.Random(1)
+    )
+    database: Database[Any] = Database(StandingClock(), sessions, lambda transaction, session_id: None, journal)
+    journal.open(database)
+    return database, journal
+
+
+def state(database: Database[Any]) -> bytes:
+    return pack_snapshot(database.zxid, database.tree, database.sessions)
+
+
+def write_some(database: Database[Any], count: int, seed: int = 1) -> list[bytes]:
+    """Writes of every kind; the state after each."""
+    choice = random.Random(seed)
+    session = database.open_session(4000)
+    caller = Caller(session_id=session.id)
+    states = [state(database)]
+    for number in range(count):
+        path = f"/n{number}"
+        flags = choice.choice((0, 1, 2, 4))
+        acl = choice.choice((OPEN_ACL, (Acl(1, "world", "anyone"), Acl(31, "ip", "127.0.0.1"))))
+        database.multi([Create(OpCode.CREATE, path, choice.choice((None, b"", b"data")), acl, flags)], caller)
+        states.append(state(database))
+        database.multi([SetData(path, b"x" * choice.randrange(40), -1), SetAcl(path, OPEN_ACL, -1)], caller)
+        states.append(state(database))
+        database.multi([Delete(path, choice.choice((-1, 5)))], caller)
+        states.append(state(database))
+    database.close_session(session.id)
+    states.append(state(database))
+    return states
+
+
+def segment(directory: Path) -> Path:
+    (found,) = directory.glob("journal.*")
+    return found
+
+
+def test_reopened_is_the_same(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 20)
+    journal.close()
+    again, journal = opened(tmp_path)
+    assert state(again) == state(database)
+    assert journal.dropped_bytes == 0
+    write_some(again, 5, seed=2)
+    journal.close()
+    third, journal = opened(tmp_path)
+    assert state(third) == state(again)
+    journal.close()
+
+
+def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    database, journal = opened(tmp_path / "whole")
+    empty = state(database)
+    ends: list[int] = []
+    path = segment(tmp_path / "whole")
+    states = [empty]
+    session = database.open_session(4000)
+    for number in range(12):
+        journal.flush()
+        ends.append(path.stat().st_size)
+        states.append(state(database))
+        database.multi([Create(OpCode.CREATE, f"/n{number}", b"data", OPEN_ACL, number % 2)], Caller(session.id))
+    journal.flush()
+    ends.append(path.stat().st_size)
+    states.append(state(database))
+    whole = path.read_bytes()
+    journal.close()
+    target = tmp_path / "cut"
+    for size in range(len(whole) + 1):
+        target.mkdir(exist_ok=True)
+        (target / path.name).write_bytes(whole[:size])
+        complete = sum(end <= size for end in ends)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            recovered, journal = opened(target)
+        assert state(recovered) == states[complete]
+        dropped = size - ([0, *ends][complete])
+        assert journal.dropped_bytes == dropped
+        assert (f"dropped {dropped} bytes" in caplog.text) == bool(dropped)
+        recovered.spend_zxid()  # it goes on where it stopped
+        journal.close()
+        again, journal = opened(target)
+        assert state(again) == state(recovered)
+        journal.close()
+        for leftover in target.iterdir():
+            leftover.unlink()
+
+
+def test_a_tail_of_zeros_is_dropped(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 3)
+    journal.close()
+    with segment(tmp_path).open("ab") as file:
+        file.write(bytes(100))
+    recovered, journal = opened(tmp_path)
+    assert (state(recovered), journal.dropped_bytes) == (state(database), 100)
+    journal.close()
+
+
+def test_a_changed_byte_stops_the_start(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 3)
+    journal.close()
+    path = segment(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="checksum"):
+        opened(tmp_path)
+    path.write_bytes(bytes(data[:60]) + b"")  # and the refusal left no lock behind
+    opened(tmp_path)[1].close()
+
+
+def test_snapshots_replace_what_they_contain(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path, segment_bytes_max=2000)
+    for number in range(20):
+        write_some(database, 3, seed=number)
+        journal.flush()
+    assert len(list(tmp_path.glob("snapshot.*"))) == 1
+    assert len(list(tmp_path.glob("journal.*"))) == 1
+    journal.close()
+    again, journal = opened(tmp_path)
+    assert state(again) == state(database)
+    journal.close()
+
+
+def test_a_snapshot_that_was_not_finished_is_ignored(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 3)
+    journal.close()
+    (tmp_path / "draft.tmp").write_bytes(b"half of a snapsh")
+    again, journal = opened(tmp_path)
+    assert state(again) == state(database)
+    assert not list(tmp_path.glob("*.tmp"))
+    journal.close()
+
+
+def test_death_between_snapshot_and_new_segment(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 3)
+    journal.flush()
+    old = segment(tmp_path)
+    content = old.read_bytes()
+    journal.snapshot()
+    journal.close()
+    segment(tmp_path).unlink()
+    old.write_bytes(content)
+    again, journal = opened(tmp_path)
+    assert state(again) == state(database)
+    write_some(again, 2, seed=5)
+    journal.close()
+    third, journal = opened(tmp_path)
+    assert state(third) == state(again)
+    journal.close()
+
+
+def test_one_server_at_a_time(tmp_path: Path) -> None:
+    _database, journal = opened(tmp_path)
+    with pytest.raises(BlockingIOError):
+        opened(tmp_path)
+    journal.close()
+    opened(tmp_path)[1].close()
+
+
+def test_after_a_failed_write_nothing_more_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, journal = opened(tmp_path)
+    write_some(database, 1)
+    journal.flush()
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full)
+        database.spend_zxid()
+        with pytest.raises(OSError, match="no space"):
+            journal.flush()
+    with pytest.raises(OSError, match="no space"):
+        journal.flush()
+    journal.close()

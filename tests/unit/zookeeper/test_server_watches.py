@@ -1,0 +1,98 @@
+"""The watch table against a plain re-statement of its rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.model.ports import OPEN_ACL, WatchKind
+from klamm.zookeeper.server.tree import Event
+from klamm.zookeeper.server.watches import Mode, WatchTable
+
+PATHS = ("/", "/a", "/a/b", "/a/b/c", "/ab")
+Registration = tuple[str, str, str]  # watcher, kind, path
+
+
+def expected(registered: set[Registration], kind: WatchKind, path: str) -> tuple[set[str], set[Registration]]:
+    """Who hears of it, and what is left."""
+    ancestors = {"/"} | {path[:at] for at in range(1, len(path)) if path[at] == "/"}
+    families = {
+        WatchKind.CREATED: {"data"},
+        WatchKind.DATA_CHANGED: {"data"},
+        WatchKind.DELETED: {"data", "child"},
+        WatchKind.CHILDREN_CHANGED: {"child"},
+    }[kind]
+    told: set[str] = set()
+    spent: set[Registration] = set()
+    for watcher, mode, watched in registered:
+        if mode in families and watched == path:
+            spent.add((watcher, mode, watched))
+            told.add(watcher)
+        lasting = mode == "persistent" and watched == path
+        below = (
+            mode == "recursive" and kind is not WatchKind.CHILDREN_CHANGED and (watched == path or watched in ancestors)
+        )
+        if lasting or below:
+            told.add(watcher)
+    return told, registered - spent
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(("x", "y")),
+            st.sampled_from(("data", "child", "persistent", "recursive")),
+            st.sampled_from(PATHS),
+        ),
+        st.tuples(st.sampled_from(list(WatchKind)), st.sampled_from(PATHS)),
+        st.sampled_from(("x", "y")),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_any_sequence(sequence: list[Registration | tuple[WatchKind, str] | str]) -> None:
+    table: WatchTable[str] = WatchTable()
+    registered: set[Registration] = set()
+    for step in sequence:
+        if isinstance(step, str):
+            table.forget(step)
+            registered = {entry for entry in registered if entry[0] != step}
+        elif len(step) == 3:
+            register(table, step)
+            registered.add(step)
+        else:
+            told: list[str] = []
+            table.fire(Event(step[0], step[1], OPEN_ACL), lambda watcher, kind, path, told=told: told.append(watcher))
+            wanted, registered = expected(registered, *step)
+            assert sorted(told) == sorted(wanted)
+    for watcher in ("x", "y"):
+        table.forget(watcher)
+    assert len(table) == 0
+    assert not table.data.by_path
+    assert not table.child.by_path
+
+
+def register(table: WatchTable[str], entry: Registration) -> None:
+    watcher, mode, path = entry
+    match mode:
+        case "data":
+            table.data.add(path, watcher, Mode.ONE_SHOT)
+        case "child":
+            table.child.add(path, watcher, Mode.ONE_SHOT)
+        case "persistent":
+            table.add_persistent(path, watcher)
+        case _:
+            table.add_recursive(path, watcher)
+
+
+@pytest.mark.case("ZK-97")
+def test_a_mode_is_taken_away_without_the_others() -> None:
+    table: WatchTable[str] = WatchTable()
+    table.data.add("/a", "x", Mode.ONE_SHOT)
+    table.add_persistent("/a", "x")
+    assert table.data.discard("/a", "x", Mode.ONE_SHOT)
+    assert not table.data.discard("/a", "x", Mode.ONE_SHOT)
+    assert table.data.has("/a", "x", Mode.PERSISTENT)
