@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from klamm.model.ports import Buffer, Clock, Network
-from klamm.wire.apis import ApiKey, response_header_version
+from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, request_head
-from klamm.wire.cursor import ProtocolError
+from klamm.wire.errors import ProtocolError
 from klamm.wire.varint import read_uvarint
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
@@ -141,7 +141,7 @@ class _Wire(asyncio.Protocol):
             self._waiting.appendleft((header, future))
             raise ProtocolError(f"correlation id {correlation_id}, expected {header.correlation_id}")
         position = CORRELATION.size
-        if response_header_version(header.api_key, header.api_version) >= 1:
+        if APIS[header.api_key].response_header_version(header.api_version) >= 1:
             tags, position = read_uvarint(frame, position)
             if tags:
                 raise ProtocolError("tagged fields in a response header that has none")

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 
 from klamm.model.ports import Buffer, Listening, Network
 from klamm.model.requests import ANONYMOUS, RequestContext
-from klamm.wire.connection import CloseConnection, Request, RequestHeader, ServerConnection, response_head
-from klamm.wire.cursor import ProtocolError
+from klamm.wire.connection import Request, RequestHeader, ServerConnection, response_head
+from klamm.wire.errors import CloseConnection, ProtocolError
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from klamm.model.errors import KlammError
-from klamm.wire.apis import ApiKey, request_header_version, response_header_version
-from klamm.wire.cursor import ProtocolError
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.errors import ProtocolError
 from klamm.wire.varint import read_uvarint
 
 SIZE: Final = struct.Struct(">i")
@@ -23,10 +22,6 @@ CORRELATION: Final = struct.Struct(">i")
 HEADER_BYTES_MIN: Final = 8
 """Key, version, correlation id: the least that any request has."""
 EMPTY_TAGS: Final = b"\x00"
-
-
-class CloseConnection(KlammError):
-    """Raised by a handler whose only possible answer is to close (acks=0 that failed)."""
 
 
 class RequestHeader(NamedTuple):
@@ -82,7 +77,7 @@ def parse_request(frame: memoryview) -> Request:
     except ValueError:
         raise ProtocolError(f"unknown API key {key}") from None
     position = HEADER.size
-    header_version = request_header_version(api_key, version)
+    header_version = APIS[api_key].request_header_version(version)
     client_id = None
     if header_version >= 1:
         client_id, position = _client_id(frame, position)
@@ -123,14 +118,14 @@ def _skip_tags(frame: memoryview, position: int) -> int:
 
 def response_head(header: RequestHeader, body_bytes: int) -> bytes:
     """Size, correlation id and, where the version has it, the empty tag section that precede a response body."""
-    tags = EMPTY_TAGS if response_header_version(header.api_key, header.api_version) >= 1 else b""
+    tags = EMPTY_TAGS if APIS[header.api_key].response_header_version(header.api_version) >= 1 else b""
     return SIZE.pack(CORRELATION.size + len(tags) + body_bytes) + CORRELATION.pack(header.correlation_id) + tags
 
 
 def request_head(header: RequestHeader, body_bytes: int) -> bytes:
     """Size and header that precede a request body."""
     head = HEADER.pack(header.api_key, header.api_version, header.correlation_id)
-    header_version = request_header_version(header.api_key, header.api_version)
+    header_version = APIS[header.api_key].request_header_version(header.api_version)
     if header_version >= 1:
         if header.client_id is None:
             head += CLIENT_ID_LENGTH.pack(-1)

@@ -9,12 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from klamm.model.errors import KlammError
-
-
-class ProtocolError(KlammError):
-    """The other side broke the protocol. The message says how; the connection closes."""
-
+from klamm.wire.errors import ProtocolError
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
-from klamm.wire.cursor import INT16, INT32, INT64, Cursor, ProtocolError, string
+from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
+from klamm.wire.errors import ProtocolError
 
 FOLLOWER_VERSION: Final = 11
 
