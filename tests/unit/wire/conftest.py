@@ -1,4 +1,4 @@
-"""kafka-python loads its schemas by a deprecated call at import; warnings are errors here, so it is imported quietly."""
+"""kafka-python loads its schemas by a deprecated call at import; where warnings are errors, it is imported quietly."""
 
 from __future__ import annotations
 
