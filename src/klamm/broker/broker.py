@@ -1,0 +1,136 @@
+"""One broker without its listeners: replicas, metadata, handlers, composed and started in their order.
+
+`server` gives it what is outside (ports, configuration, the controller's verbs) and puts listeners in front of
+`handle`. It registers the broker too, and tells the epoch of each registration to `registered`: requests for an earlier
+life are refused by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from klamm.broker.appends import Appends
+from klamm.broker.controller_api import ControllerApi
+from klamm.broker.handlers.dispatch import Dispatcher
+from klamm.broker.handlers.services import Services
+from klamm.broker.leader_endpoint import RemoteLeader
+from klamm.broker.metadata_cache import MetadataCache
+from klamm.broker.metrics import register_metrics
+from klamm.broker.producer_ids import ProducerIds
+from klamm.broker.reads import Reads
+from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.shutdown import ControlledShutdown
+from klamm.broker.topic_configs import TopicConfigs
+from klamm.broker.topics import TopicAdmin
+from klamm.log.manager import LogManager
+from klamm.model.config import BrokerConfig, topic_defaults
+from klamm.model.ids import BrokerEpoch, BrokerId
+from klamm.model.ports import Clock, EventSink, Network, ZooKeeper
+from klamm.security.authorizer import Authorizer
+from klamm.security.quotas import Quotas
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.zookeeper.znodes import topic
+
+
+class Broker:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        cluster_id: str,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        random: Random,
+        zk: ZooKeeper,
+        network: Network,
+        logs: LogManager,
+        events: EventSink,
+        metrics: MetricsRegistry,
+        authorizer: Authorizer,
+        quotas: Quotas,
+        controller: ControllerApi,
+    ) -> None:
+        self.id = broker_id
+        self.config = config
+        self._zk = zk
+        self._network = network
+        self._clock = clock
+        self._logs = logs
+        defaults = topic_defaults(config)
+        self.metadata = MetadataCache()
+        self._configs = TopicConfigs(zk, clock, defaults, config.request_timeout_ms / 1000)
+        self.replicas = ReplicaManager(
+            broker_id,
+            config,
+            clock=clock,
+            zk=zk,
+            logs=logs,
+            metadata=self.metadata,
+            configs=self._configs,
+            events=events,
+            endpoint=self._leader_endpoint,
+        )
+        self._shutdown = ControlledShutdown(broker_id, config, network, clock, self.metadata)
+        appends, reads = Appends(self.replicas), Reads(self.replicas)
+        self.handle = Dispatcher(
+            Services(
+                me=broker_id,
+                cluster_id=cluster_id,
+                config=config,
+                clock=clock,
+                metadata=self.metadata,
+                replicas=self.replicas,
+                appends=appends,
+                reads=reads,
+                topics=TopicAdmin(
+                    zk,
+                    random,
+                    defaults,
+                    partitions_default=config.num_partitions,
+                    replication_factor_default=config.default_replication_factor,
+                ),
+                producer_ids=ProducerIds(zk, broker_id),
+                controller=controller,
+                authorizer=authorizer,
+                quotas=quotas,
+            )
+        )
+        """Handler of every listener."""
+        register_metrics(metrics, self.replicas, appends, reads)
+
+    def _leader_endpoint(self, leader: BrokerId) -> RemoteLeader:
+        listener = self.config.inter_broker_listener
+        return RemoteLeader(
+            leader,
+            self.id,
+            self.config,
+            self._network,
+            self._clock,
+            lambda broker: self.metadata.endpoint(broker, listener),
+        )
+
+    async def load_logs(self) -> None:
+        """Open every log under its topic's configuration. Before the listeners bind: recovery may take long."""
+        topics = await self._zk.children(topic.PARENT)
+        configs = await self._configs.read(topics)
+        await self._logs.load(lambda name: configs.get(name, self._configs.defaults))
+
+    def registered(self, epoch: BrokerEpoch) -> None:
+        """At each registration, the ones after an expired session included."""
+        self.replicas.broker_epoch = epoch
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Broker]:
+        """Logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the log manager is
+        its owner's to close."""
+        async with self.replicas.running():
+            yield self
+
+    async def controlled_shutdown(self) -> bool:
+        """Before `running` ends: hand leaderships over. Orders are obeyed meanwhile, but nothing new is fetched."""
+        self.replicas.is_shutting_down = True
+        if not self.config.controlled_shutdown_enable:
+            return False
+        return await self._shutdown.run(self.replicas.broker_epoch)

@@ -1,0 +1,136 @@
+"""CreateTopics (19): checked topic by topic, written to ZooKeeper, answered when every partition has a leader here.
+
+Only the controller creates, so that the clients' retry finds the topic in the cache of the broker they ask (reference
+broker 5.6). A timeout answers REQUEST_TIMED_OUT and the topic stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.broker.topics import NewTopic, PlannedTopic
+from klamm.model.config import TopicConfig, topic_config
+from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
+from klamm.model.ids import BrokerId
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.CREATE_TOPICS)
+_RESULT: Final = _RESPONSE.CreatableTopicResult
+SOURCE_TOPIC: Final = 1
+SOURCE_DEFAULT: Final = 5
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    names = Counter(topic.name for topic in request.topics)
+    results: dict[str, Any] = {}
+    created: dict[str, PlannedTopic] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            planned = await _create(services, context, names, topic, validate_only=bool(request.validate_only))
+        except KafkaError as error:
+            results[topic.name] = _refused(topic.name, error.code, error.message)
+        except ZooKeeperError as error:
+            results[topic.name] = _refused(topic.name, ErrorCode.REQUEST_TIMED_OUT, str(error))
+        else:
+            results[topic.name] = _accepted(services, planned)
+            if not request.validate_only:
+                created[topic.name] = planned
+    for name in await _wait_for_leaders(services, created, request.timeout_ms):
+        results[name] = _refused(name, ErrorCode.REQUEST_TIMED_OUT, "The topic is created, its leaders are not known.")
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "CreateTopics", 0), topics=list(results.values())
+    )
+
+
+async def _create(
+    services: Services, context: RequestContext, names: Counter[str], topic: Any, *, validate_only: bool
+) -> PlannedTopic:
+    if not services.controller.is_active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+    if names[topic.name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {topic.name} appears more than once in the request.")
+    if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, topic.name)):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if services.metadata.topic(topic.name) is not None:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    planned = services.topics.plan(_new_topic(topic), services.placement_brokers())
+    if validate_only:
+        await services.topics.check(planned)
+    else:
+        await services.topics.create(planned)
+    return planned
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    partitions = [entry.partition_index for entry in topic.assignments]
+    if len(set(partitions)) < len(partitions):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned twice.")
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        {entry.partition_index: [BrokerId(b) for b in entry.broker_ids] for entry in topic.assignments} or None,
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+async def _wait_for_leaders(services: Services, created: dict[str, PlannedTopic], timeout_ms: int) -> list[str]:
+    """The topics that are not ready in time."""
+
+    def missing() -> list[str]:
+        has_leaders = services.metadata.has_leaders
+        return [name for name, planned in created.items() if not has_leaders(name, planned.replicas)]
+
+    if timeout_ms <= 0:
+        return list(created)
+    await services.metadata.wait_until(lambda: not missing(), timeout_ms / 1000)
+    return missing()
+
+
+def _refused(name: str, error: ErrorCode, message: str | None) -> Any:
+    return _RESULT(
+        name=name, error_code=error, error_message=message, num_partitions=-1, replication_factor=-1, configs=[]
+    )
+
+
+def _accepted(services: Services, planned: PlannedTopic) -> Any:
+    effective = topic_config(services.topics.config_defaults, planned.configs)
+    return _RESULT(
+        name=planned.name,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(planned.replicas),
+        replication_factor=planned.replication_factor,
+        configs=_described(effective, planned.configs),
+    )
+
+
+def _described(effective: TopicConfig, overrides: dict[str, str]) -> list[Any]:
+    """Every key with its effective value: a tool that shows only what was set would mislead."""
+    described = []
+    for field in dataclasses.fields(effective):
+        key = field.metadata["setting"].key
+        described.append(
+            _RESULT.CreatableTopicConfigs(
+                name=key,
+                value=overrides.get(key, _as_text(getattr(effective, field.name))),
+                read_only=False,
+                config_source=SOURCE_TOPIC if key in overrides else SOURCE_DEFAULT,
+                is_sensitive=False,
+            )
+        )
+    return described
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,55 @@
+"""DeleteTopics (20): a mark in ZooKeeper that the controller acts upon, answered when the topic has left the cache.
+
+The deletion goes on after REQUEST_TIMED_OUT, and a mark that exists already is fine (reference broker 5.6).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.DELETE_TOPICS)
+VERSION_DELETION_DISABLED: Final = 3
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    results: dict[str, ErrorCode] = {}
+    for name in request.topic_names:
+        try:
+            await _mark(services, context, version, name)
+            results[name] = ErrorCode.NONE
+        except KafkaError as error:
+            results[name] = error.code
+        except ZooKeeperError:
+            results[name] = ErrorCode.REQUEST_TIMED_OUT
+    marked = [name for name, error in results.items() if error is ErrorCode.NONE]
+
+    def left() -> list[str]:
+        return [name for name in marked if services.metadata.topic(name) is not None]
+
+    await services.metadata.wait_until(lambda: not left(), request.timeout_ms / 1000)
+    for name in left():
+        results[name] = ErrorCode.REQUEST_TIMED_OUT
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "DeleteTopics", 0),
+        responses=[_RESPONSE.DeletableTopicResult(name=name, error_code=error) for name, error in results.items()],
+    )
+
+
+async def _mark(services: Services, context: RequestContext, version: int, name: str) -> None:
+    if not services.controller.is_active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+    if not services.config.delete_topic_enable:
+        known = version >= VERSION_DELETION_DISABLED
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST)
+    if not services.may(context, Operation.DELETE, name):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if services.metadata.topic(name) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await services.topics.mark_for_deletion(name)

@@ -1,0 +1,34 @@
+"""DescribeCluster (60): who is there, without topics. Clients fall back to Metadata where it is missing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.model.errors import ErrorCode
+from klamm.model.requests import RequestContext
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.DESCRIBE_CLUSTER)
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    cache = services.metadata
+    brokers = []
+    for broker in cache.brokers.values():
+        endpoint = broker.endpoint(context.listener)
+        if endpoint is not None:
+            brokers.append(
+                _RESPONSE.DescribeClusterBroker(
+                    broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "DescribeCluster", 0),
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        cluster_id=services.cluster_id,
+        controller_id=-1 if cache.controller_id is None else cache.controller_id,
+        brokers=brokers,
+    )

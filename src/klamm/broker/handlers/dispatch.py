@@ -1,0 +1,99 @@
+"""From an API key to its handler: one table, which is also what ApiVersions advertises.
+
+A message handler gets the decoded request and returns the response to encode; a raw handler (Produce, Fetch) gets the
+body's bytes and returns chunks, because record data is not to be copied. A version that is not in the table closes the
+connection without an answer, as with Kafka, except for ApiVersions itself: a client that is newer than we are must be
+able to ask. Control requests are obeyed only on the listener that brokers use among themselves (design D6).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from klamm.broker.handlers import (
+    api_versions,
+    controlled_shutdown,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    fetch,
+    init_producer_id,
+    leader_and_isr,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+    stop_replica,
+    update_metadata,
+)
+from klamm.broker.handlers.services import Services
+from klamm.model.errors import ErrorCode
+from klamm.model.ports import Buffer
+from klamm.model.requests import RequestContext
+from klamm.wire.apis import APIS, CONTROL_APIS, Api, ApiKey
+from klamm.wire.connection import RequestHeader
+from klamm.wire.errors import ProtocolError
+from klamm.wire.messages import decode_request, encode_response, response_class
+
+log = logging.getLogger(__name__)
+
+MessageHandler = Callable[[Services, RequestContext, int, Any], Awaitable[Any]]
+RawHandler = Callable[[Services, RequestContext, int, memoryview], Awaitable[Sequence[Buffer] | None]]
+
+MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
+    ApiKey.LIST_OFFSETS: list_offsets.handle,
+    ApiKey.METADATA: metadata.handle,
+    ApiKey.LEADER_AND_ISR: leader_and_isr.handle,
+    ApiKey.STOP_REPLICA: stop_replica.handle,
+    ApiKey.UPDATE_METADATA: update_metadata.handle,
+    ApiKey.CONTROLLED_SHUTDOWN: controlled_shutdown.handle,
+    ApiKey.CREATE_TOPICS: create_topics.handle,
+    ApiKey.DELETE_TOPICS: delete_topics.handle,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+}
+RAW_HANDLERS: Final[dict[ApiKey, RawHandler]] = {
+    ApiKey.PRODUCE: produce.handle,
+    ApiKey.FETCH: fetch.handle,
+}
+
+
+def served() -> list[Api]:
+    """What we advertise, in order of keys: exactly what has a handler."""
+    keys = {ApiKey.API_VERSIONS, *MESSAGE_HANDLERS, *RAW_HANDLERS}
+    return [APIS[key] for key in sorted(keys)]
+
+
+class Dispatcher:
+    """`Handler` of every listener."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._served = {api.key: api for api in served()}
+        self.requests: dict[ApiKey, int] = {}
+
+    async def __call__(
+        self, context: RequestContext, header: RequestHeader, body: memoryview
+    ) -> Sequence[Buffer] | None:
+        key, version = header.api_key, header.api_version
+        self.requests[key] = self.requests.get(key, 0) + 1
+        if key is ApiKey.API_VERSIONS:
+            return api_versions.answer(self._services, context, version, body, list(self._served.values()))
+        api = self._served.get(key)
+        if api is None or not api.serves(version):
+            raise ProtocolError(f"{key.name} version {version} is not served")
+        raw = RAW_HANDLERS.get(key)
+        if raw is not None:
+            return await raw(self._services, context, version, body)
+        if key in CONTROL_APIS and not context.privileged:
+            return self._refuse_control(context, key, version)
+        response = await MESSAGE_HANDLERS[key](self._services, context, version, decode_request(key, version, body))
+        return [encode_response(response, version)]
+
+    def _refuse_control(self, context: RequestContext, key: ApiKey, version: int) -> Sequence[Buffer]:
+        log.warning("%s from %s on listener %s refused: brokers only", key.name, context.peer, context.listener)
+        refusal = response_class(key)(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return [encode_response(refusal, version)]

@@ -1,0 +1,96 @@
+"""Fetch (1): records for consumers and followers, by long poll. Without sessions: every answer has session id 0.
+
+Versions below 4 can only carry message formats that we do not store: UNSUPPORTED_VERSION per partition, as from
+a Kafka broker that does not convert down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from klamm.broker.handlers.services import Services
+from klamm.broker.reads import FetchEntry, FetchQuery, ReadPartition
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import BrokerId
+from klamm.model.ports import Buffer
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.fetch import FetchRequest, FetchResult, decode_request, encode_response
+from klamm.wire.messages import decode_request as decode_message
+from klamm.wire.messages import encode_response as encode_message
+from klamm.wire.messages import response_class
+
+VERSION_FIRST_SERVED: Final = 4
+_OLD: Final = response_class(ApiKey.FETCH)
+
+
+async def handle(
+    services: Services, context: RequestContext, version: int, body: memoryview
+) -> Sequence[Buffer] | None:
+    if version < VERSION_FIRST_SERVED:
+        return [_decline(version, body)]
+    request = decode_request(version, body)
+    entries, refused = _authorized(services, context, request)
+    query = FetchQuery(
+        version,
+        BrokerId(request.replica_id),
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.read_committed,
+    )
+    results = await services.reads.fetch(query, entries, refused)
+    throttle_ms = 0
+    if not query.from_follower:
+        throttle_ms = services.quotas.throttle(context, "Fetch", sum(len(result.records) for result in results))
+    return encode_response(version, [_result(result) for result in results], throttle_ms=throttle_ms)
+
+
+def _authorized(
+    services: Services, context: RequestContext, request: FetchRequest
+) -> tuple[list[FetchEntry], list[ReadPartition]]:
+    """What may be read, and what the API checks refuse: these travel with the answer without shortening the wait."""
+    allowed: dict[str, bool] = {}
+    entries, refused = [], []
+    for entry in request.partitions:
+        name = entry.partition
+        if name.topic not in allowed:
+            allowed[name.topic] = (
+                services.may(context, Operation.CLUSTER_ACTION)
+                if request.replica_id >= 0
+                else services.may(context, Operation.READ, name.topic)
+            )
+        if not allowed[name.topic]:
+            refused.append(ReadPartition(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        elif name not in services.metadata and name not in services.replicas.partitions:
+            refused.append(ReadPartition(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        else:
+            entries.append(FetchEntry(*entry))
+    return entries, refused
+
+
+def _result(read: ReadPartition) -> FetchResult:
+    return FetchResult(*read)
+
+
+def _decline(version: int, body: memoryview) -> bytes:
+    request = decode_message(ApiKey.FETCH, version, body)
+    topic_class = _OLD.FetchableTopicResponse
+    topics = [
+        topic_class(
+            topic=topic.topic,
+            partitions=[
+                topic_class.PartitionData(
+                    partition_index=entry.partition,
+                    error_code=ErrorCode.UNSUPPORTED_VERSION,
+                    high_watermark=-1,
+                    records=b"",
+                )
+                for entry in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return encode_message(_OLD(throttle_time_ms=0, responses=topics), version)

@@ -1,0 +1,123 @@
+"""Metadata (3): brokers, controller, topics and their leaders, as this broker's cache knows them.
+
+Never an invented leader or epoch: clients keep the highest epoch they saw and drop older answers. A leader that is not
+alive is -1 with LEADER_NOT_AVAILABLE; one without an endpoint on the asking listener is LISTENER_NOT_FOUND (v6+). A
+topic that is missing may be created on the way (reference broker 5.5).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from klamm.admin.placement import RackMode
+from klamm.broker.appends import INTERNAL_TOPICS
+from klamm.broker.handlers.services import Services
+from klamm.broker.metadata_cache import PartitionMetadata
+from klamm.broker.topics import NewTopic
+from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
+from klamm.model.ids import NO_LEADER
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.METADATA)
+_TOPIC: Final = _RESPONSE.MetadataResponseTopic
+_PARTITION: Final = _TOPIC.MetadataResponsePartition
+VERSION_LISTENER_NOT_FOUND: Final = 6
+VERSION_AUTO_CREATE_FLAG: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    cache = services.metadata
+    if request.topics is None or (version == 0 and not request.topics):
+        names = [name for name in cache.topics() if services.may(context, Operation.DESCRIBE, name)]
+        may_create = False
+    else:
+        names = list(dict.fromkeys(topic.name for topic in request.topics))
+        may_create = version < VERSION_AUTO_CREATE_FLAG or request.allow_auto_topic_creation
+    brokers = []
+    for broker in cache.brokers.values():
+        endpoint = broker.endpoint(context.listener)
+        if endpoint is not None:
+            brokers.append(
+                _RESPONSE.MetadataResponseBroker(
+                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "Metadata", 0),
+        brokers=brokers,
+        cluster_id=services.cluster_id,
+        controller_id=-1 if cache.controller_id is None else cache.controller_id,
+        topics=[await _topic(services, context, version, name, may_create) for name in names],
+    )
+
+
+async def _topic(services: Services, context: RequestContext, version: int, name: str, may_create: bool) -> Any:
+    if not services.may(context, Operation.DESCRIBE, name):
+        return _refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    known = services.metadata.topic(name)
+    if known is None:
+        return _refused(name, await _create_or_explain(services, context, name, may_create))
+    return _TOPIC(
+        error_code=ErrorCode.NONE,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[_partition(services, context, version, p, known[p]) for p in sorted(known)],
+    )
+
+
+def _refused(name: str, error: ErrorCode) -> Any:
+    return _TOPIC(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[])
+
+
+def _partition(
+    services: Services, context: RequestContext, version: int, index: int, metadata: PartitionMetadata
+) -> Any:
+    cache = services.metadata
+    error, leader = ErrorCode.NONE, metadata.leader
+    if not cache.is_alive(leader):
+        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+    elif cache.endpoint(leader, context.listener) is None:
+        found = version >= VERSION_LISTENER_NOT_FOUND
+        error = ErrorCode.LISTENER_NOT_FOUND if found else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER
+    replicas, isr = metadata.replicas, metadata.isr
+    if version == 0:  # its clients cannot live with brokers that the list of brokers lacks
+        replicas = tuple(b for b in replicas if cache.is_alive(b))
+        isr = tuple(b for b in isr if cache.is_alive(b))
+        if error is ErrorCode.NONE and (replicas, isr) != (metadata.replicas, metadata.isr):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return _PARTITION(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=metadata.leader_epoch,
+        replica_nodes=list(replicas),
+        isr_nodes=list(isr),
+        offline_replicas=list(metadata.offline_replicas),
+    )
+
+
+async def _create_or_explain(services: Services, context: RequestContext, name: str, may_create: bool) -> ErrorCode:
+    """What to say of a topic that the cache lacks; as a rule it is created and the client asks again."""
+    if not services.metadata.is_informed:
+        return ErrorCode.LEADER_NOT_AVAILABLE  # we do not know yet what exists
+    internal = name in INTERNAL_TOPICS
+    if not internal and not (may_create and services.config.auto_create_topics_enable):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, name)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    try:
+        planned = services.topics.plan(NewTopic(name), services.placement_brokers(), RackMode.SAFE)
+        await services.topics.create(planned)
+    except KafkaError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            return error.code
+    except ZooKeeperError as error:
+        log.warning("topic %s not created now: %s", name, error)
+    return ErrorCode.LEADER_NOT_AVAILABLE

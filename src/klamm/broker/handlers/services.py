@@ -1,0 +1,50 @@
+"""What handlers work with: one value, made once by the broker, given to every handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from klamm.admin.placement import PlacementBroker
+from klamm.broker.appends import Appends
+from klamm.broker.controller_api import ControllerApi
+from klamm.broker.metadata_cache import MetadataCache
+from klamm.broker.producer_ids import ProducerIds
+from klamm.broker.reads import Reads
+from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.topics import TopicAdmin
+from klamm.model.config import BrokerConfig
+from klamm.model.ids import BrokerId
+from klamm.model.ports import Clock
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import CLUSTER, Authorizer, Operation, topic
+from klamm.security.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    me: BrokerId
+    cluster_id: str
+    config: BrokerConfig
+    clock: Clock
+    metadata: MetadataCache
+    replicas: ReplicaManager
+    appends: Appends
+    reads: Reads
+    topics: TopicAdmin
+    producer_ids: ProducerIds
+    controller: ControllerApi
+    authorizer: Authorizer
+    quotas: Quotas
+
+    def may(self, context: RequestContext, operation: Operation, topic_name: str | None = None) -> bool:
+        """About a topic, or without one about the cluster."""
+        resource = CLUSTER if topic_name is None else topic(topic_name)
+        return self.authorizer.authorize(context, operation, resource)
+
+    def placement_brokers(self) -> list[PlacementBroker]:
+        """Those that may get replicas: alive, and not dedicated controllers as far as we know of ourselves."""
+        return [
+            PlacementBroker(broker.id, broker.rack)
+            for broker in self.metadata.brokers.values()
+            if not (broker.id == self.me and self.config.controller_only)
+        ]

@@ -1,0 +1,44 @@
+"""The broker's gauges and counters under Kafka's names, read when somebody scrapes: the data path only counts."""
+
+from __future__ import annotations
+
+from klamm.broker.appends import Appends
+from klamm.broker.reads import Reads
+from klamm.broker.replica_manager import ReplicaManager
+from klamm.telemetry.metrics import MetricsRegistry
+
+SERVER = "kafka.server"
+REPLICAS = "ReplicaManager"
+TOPICS = "BrokerTopicMetrics"
+
+
+def register_metrics(metrics: MetricsRegistry, replicas: ReplicaManager, appends: Appends, reads: Reads) -> None:
+    read = metrics.read
+    read(SERVER, REPLICAS, "LeaderCount", lambda: replicas.leader_count)
+    read(SERVER, REPLICAS, "PartitionCount", lambda: len(replicas.partitions))
+    read(SERVER, REPLICAS, "UnderReplicatedPartitions", lambda: replicas.under_replicated_count)
+    read(SERVER, REPLICAS, "UnderMinIsrPartitionCount", lambda: replicas.under_min_isr_count)
+    read(SERVER, REPLICAS, "AtMinIsrPartitionCount", lambda: replicas.at_min_isr_count)
+    read(SERVER, REPLICAS, "IsrShrinksPerSec", lambda: replicas.isr_writer.shrinks)
+    read(SERVER, REPLICAS, "IsrExpandsPerSec", lambda: replicas.isr_writer.expansions)
+    read(SERVER, REPLICAS, "FailedIsrUpdatesPerSec", lambda: replicas.isr_writer.failed_updates)
+    read(
+        SERVER,
+        "ReplicaFetcherManager",
+        "FailedPartitionsCount",
+        lambda: replicas.fetchers.failed_count,
+        clientId="Replica",
+    )
+    for operation, purgatory in (("Produce", replicas.waiting_produces), ("Fetch", replicas.waiting_fetches)):
+        read(
+            SERVER,
+            "DelayedOperationPurgatory",
+            "PurgatorySize",
+            lambda waiting=purgatory: len(waiting),  # type: ignore[misc]
+            delayedOperation=operation,
+        )
+    read(SERVER, TOPICS, "BytesInPerSec", lambda: appends.bytes_in)
+    read(SERVER, TOPICS, "FailedProduceRequestsPerSec", lambda: appends.failed_requests)
+    read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
+    read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
+    read(SERVER, TOPICS, "FailedFetchRequestsPerSec", lambda: reads.failed_requests)

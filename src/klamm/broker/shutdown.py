@@ -1,0 +1,79 @@
+"""The client side of a controlled shutdown: ask the controller to move our leaderships before we stop.
+
+The controller is found in the metadata cache, not in ZooKeeper: a dead ZooKeeper must not keep a broker from stopping
+(KAFKA-9189). It is asked on the inter-broker listener. After the last failed attempt the broker stops anyway; then its
+partitions move when its session ends (reference controller 8.8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from klamm.broker.metadata_cache import MetadataCache
+from klamm.model.config import BrokerConfig
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import BrokerEpoch, BrokerId
+from klamm.model.ports import Clock, Network
+from klamm.net.client import BrokerConnection
+from klamm.wire.apis import ApiKey
+from klamm.wire.errors import ProtocolError
+from klamm.wire.messages import decode_response, encode_request, request_class
+
+VERSION: Final = 3
+
+log = logging.getLogger(__name__)
+
+
+class ControlledShutdown:
+    def __init__(
+        self, me: BrokerId, config: BrokerConfig, network: Network, clock: Clock, metadata: MetadataCache
+    ) -> None:
+        self._me = me
+        self._config = config
+        self._network = network
+        self._clock = clock
+        self._metadata = metadata
+
+    async def run(self, broker_epoch: BrokerEpoch) -> bool:
+        """True when nothing is led here any more."""
+        attempts = self._config.controlled_shutdown_max_retries
+        for attempt in range(1, attempts + 1):
+            try:
+                if await self._ask(broker_epoch):
+                    return True
+            except (OSError, ProtocolError) as error:
+                log.warning("controlled shutdown, attempt %d of %d: %s", attempt, attempts, error)
+            if attempt < attempts:
+                await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
+        log.warning("controlled shutdown did not succeed, stopping all the same")
+        return False
+
+    async def _ask(self, broker_epoch: BrokerEpoch) -> bool:
+        controller = self._metadata.controller_id
+        endpoint = (
+            None if controller is None else self._metadata.endpoint(controller, self._config.inter_broker_listener)
+        )
+        if endpoint is None:
+            raise ConnectionError("no controller is known")
+        connection = BrokerConnection(self._network, endpoint.host, endpoint.port, str(self._me), self._clock)
+        try:
+            await connection.connect(self._config.controller_socket_timeout_ms / 1000)
+            request = request_class(ApiKey.CONTROLLED_SHUTDOWN)(broker_id=self._me, broker_epoch=broker_epoch)
+            body = await connection.request(
+                ApiKey.CONTROLLED_SHUTDOWN,
+                VERSION,
+                [encode_request(request, VERSION)],
+                timeout=self._config.controller_socket_timeout_ms / 1000,
+            )
+        finally:
+            await connection.close()
+        answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, VERSION, body)
+        if answer.error_code != ErrorCode.NONE:
+            log.warning("controller %s refuses the shutdown: error %d", controller, answer.error_code)
+            return False
+        if answer.remaining_partitions:
+            log.info("%d partitions still have their leader here", len(answer.remaining_partitions))
+            return False
+        return True
