@@ -1,0 +1,54 @@
+"""How long the event loop was held: everything in a broker shares one, ZooKeeper's heartbeat included (design D1).
+
+A task asks to be woken every few milliseconds; by how much it comes late is how long somebody held the loop. Each hold
+above the limit becomes an event, the longest is a gauge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from klamm.model.events import Decision
+from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerId
+from klamm.model.ports import Clock, EventSink
+from klamm.telemetry.metrics import MetricsRegistry
+
+INTERVAL: Final = 0.005
+HOLD_LIMIT: Final = 0.050
+GROUP: Final = "klamm.server"
+
+
+class LoopMonitor:
+    def __init__(self, clock: Clock, broker: BrokerId, events: EventSink, metrics: MetricsRegistry) -> None:
+        self._clock = clock
+        self._broker = broker
+        self._events = events
+        self._longest = metrics.gauge(GROUP, "EventLoop", "LongestHoldMs")
+        self._holds = metrics.timer(GROUP, "EventLoop", "HoldMs")
+
+    @property
+    def longest_ms(self) -> float:
+        return self._longest.value
+
+    async def run(self) -> None:
+        while True:
+            due = self._clock.monotonic() + INTERVAL
+            await asyncio.sleep(INTERVAL)
+            held = self._clock.monotonic() - due
+            self._longest.value = max(self._longest.value, held * 1000)
+            if held > HOLD_LIMIT:
+                self._holds.update(held * 1000)
+                self._events.emit([self._event(held)])
+
+    def _event(self, held: float) -> Decision:
+        return Decision(
+            self._clock.wall_ms(),
+            self._broker,
+            "broker",
+            INITIAL_CONTROLLER_EPOCH,
+            "loop-held",
+            f"the event loop was held longer than {HOLD_LIMIT * 1000:.0f} ms",
+            held * 1000,
+            {},
+        )
