@@ -141,6 +141,8 @@ async def run_tool(
         )
         try:
             output, errors = await asyncio.wait_for(process.communicate(stdin.encode()), timeout)
+        except TimeoutError:
+            raise AssertionError(f"{main_class} {' '.join(arguments)} did not end within {timeout:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
