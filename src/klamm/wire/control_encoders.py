@@ -1,0 +1,214 @@
+"""Control requests at scale, packed by hand: a partition's bytes are made once and joined for every broker (design D4).
+
+A partition's entry is its index (four bytes) and a *suffix* with everything after it, which is the same for all
+partitions with equal state, so a controller caches suffixes and joins entries topic by topic. All three requests begin
+with the same 16 bytes (`head`: controller id, controller epoch, broker epoch), the only part that differs between the
+receivers of one UpdateMetadata: encode the `tail` once, send `[head, tail]` to each.
+
+Served are the versions of inter-broker protocol 2.2 and above, in which partitions are grouped by topic. Equal, byte by
+byte, to the schema codec in `klamm.wire.control`. Layout: controller 7.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from klamm.model.brokers import Broker
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.varint import uvarint
+
+TopicEntries = tuple[bytes, int, bytes]
+"""Topic name (UTF-8, without its length), number of partitions, their entries joined."""
+
+LEADER_AND_ISR_VERSION_MIN: Final = 2
+UPDATE_METADATA_VERSION_MIN: Final = 5
+STOP_REPLICA_VERSION_MIN: Final = 1
+LEADER_AND_ISR_WITH_REASSIGNMENT: Final = 3
+STOP_REPLICA_WITH_EPOCHS: Final = 3
+NO_TAGS: Final = b"\x00"
+
+_HEAD = struct.Struct(">iiq")
+_STATE = struct.Struct(">iii")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_STOPPED = struct.Struct(">ii?")
+pack_index = _I32.pack
+"""The partition index that precedes a suffix."""
+
+
+class LiveLeader(NamedTuple):
+    broker: BrokerId
+    host: str
+    port: int
+
+
+class StoppedPartition(NamedTuple):
+    partition: int
+    leader_epoch: int
+    delete: bool
+
+
+def head(controller: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> bytes:
+    return _HEAD.pack(controller, controller_epoch, broker_epoch)
+
+
+def leader_and_isr_suffix(
+    version: int, state: LeaderAndIsr, zk_version: int, assignment: Assignment, is_new: bool
+) -> bytes:
+    flexible = APIS[ApiKey.LEADER_AND_ISR].is_flexible(version)
+    parts = [
+        _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch),
+        _int32s(state.isr, flexible),
+        _I32.pack(zk_version),
+        _int32s(assignment.replicas, flexible),
+    ]
+    if version >= LEADER_AND_ISR_WITH_REASSIGNMENT:
+        parts += (_int32s(assignment.adding, flexible), _int32s(assignment.removing, flexible))
+    parts.append(b"\x01" if is_new else b"\x00")
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def leader_and_isr_tail(version: int, topics: Iterable[TopicEntries], live_leaders: Sequence[LiveLeader]) -> bytes:
+    assert version >= LEADER_AND_ISR_VERSION_MIN
+    flexible = APIS[ApiKey.LEADER_AND_ISR].is_flexible(version)
+    parts = _topics(topics, flexible)
+    parts.append(_count(len(live_leaders), flexible))
+    for leader in live_leaders:
+        parts += (_I32.pack(leader.broker), _string(leader.host.encode(), flexible), _I32.pack(leader.port))
+        if flexible:
+            parts.append(NO_TAGS)
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def leader_and_isr_body(
+    version: int,
+    controller: BrokerId,
+    controller_epoch: ControllerEpoch,
+    broker_epoch: BrokerEpoch,
+    topics: Iterable[TopicEntries],
+    live_leaders: Sequence[LiveLeader],
+) -> bytes:
+    return head(controller, controller_epoch, broker_epoch) + leader_and_isr_tail(version, topics, live_leaders)
+
+
+def update_metadata_suffix(
+    version: int,
+    state: LeaderAndIsr,
+    zk_version: int,
+    replicas: Sequence[BrokerId],
+    offline_replicas: Sequence[BrokerId],
+) -> bytes:
+    flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
+    parts = [
+        _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch),
+        _int32s(state.isr, flexible),
+        _I32.pack(zk_version),
+        _int32s(replicas, flexible),
+        _int32s(offline_replicas, flexible),
+    ]
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def update_metadata_tail(version: int, topics: Iterable[TopicEntries], live_brokers: Sequence[Broker]) -> bytes:
+    """Everything but the head: the same bytes for every receiver."""
+    assert version >= UPDATE_METADATA_VERSION_MIN
+    flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
+    parts = _topics(topics, flexible)
+    parts.append(_count(len(live_brokers), flexible))
+    for broker in live_brokers:
+        parts += (_I32.pack(broker.id), _count(len(broker.endpoints), flexible))
+        for endpoint in broker.endpoints:
+            parts += (
+                _I32.pack(endpoint.port),
+                _string(endpoint.host.encode(), flexible),
+                _string(endpoint.listener.encode(), flexible),
+                _I16.pack(endpoint.security_protocol),
+            )
+            if flexible:
+                parts.append(NO_TAGS)
+        parts.append(_string(None if broker.rack is None else broker.rack.encode(), flexible))
+        if flexible:
+            parts.append(NO_TAGS)
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def update_metadata_body(
+    version: int,
+    controller: BrokerId,
+    controller_epoch: ControllerEpoch,
+    broker_epoch: BrokerEpoch,
+    topics: Iterable[TopicEntries],
+    live_brokers: Sequence[Broker],
+) -> bytes:
+    return head(controller, controller_epoch, broker_epoch) + update_metadata_tail(version, topics, live_brokers)
+
+
+def stop_replica_body(
+    version: int,
+    controller: BrokerId,
+    controller_epoch: ControllerEpoch,
+    broker_epoch: BrokerEpoch,
+    topics: Sequence[tuple[bytes, Sequence[StoppedPartition]]],
+) -> bytes:
+    """From version 3 each partition has its epoch and its own flag. Before, one flag stands for the whole request, so
+    the caller sends two: the partitions to delete first, then the others."""
+    assert version >= STOP_REPLICA_VERSION_MIN
+    flexible = APIS[ApiKey.STOP_REPLICA].is_flexible(version)
+    parts = [head(controller, controller_epoch, broker_epoch)]
+    if version < STOP_REPLICA_WITH_EPOCHS:
+        flags = {partition.delete for _, partitions in topics for partition in partitions}
+        assert len(flags) <= 1, "one flag per request before version 3"
+        parts.append(b"\x01" if True in flags else b"\x00")
+    parts.append(_count(len(topics), flexible))
+    for name, partitions in topics:
+        parts.append(_string(name, flexible))
+        if version < STOP_REPLICA_WITH_EPOCHS:
+            parts.append(_int32s([partition.partition for partition in partitions], flexible))
+        else:
+            parts.append(_count(len(partitions), flexible))
+            parts += [_STOPPED.pack(*partition) + NO_TAGS for partition in partitions]
+        if flexible:
+            parts.append(NO_TAGS)
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def _topics(topics: Iterable[TopicEntries], flexible: bool) -> list[bytes]:
+    parts = [b""]
+    count = 0
+    for name, partitions, entries in topics:
+        count += 1
+        parts += (_string(name, flexible), _count(partitions, flexible), entries)
+        if flexible:
+            parts.append(NO_TAGS)
+    parts[0] = _count(count, flexible)
+    return parts
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else _I32.pack(count)
+
+
+def _string(text: bytes | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\x00" if flexible else _I16.pack(-1)
+    return (uvarint(len(text) + 1) if flexible else _I16.pack(len(text))) + text
+
+
+def _int32s(values: Sequence[int], flexible: bool) -> bytes:
+    count = len(values)
+    packed = struct.pack(f">{count}i", *values)
+    return (uvarint(count + 1) if flexible else _I32.pack(count)) + packed
