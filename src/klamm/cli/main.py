@@ -7,6 +7,7 @@ import typer
 from klamm.cli import messages, servers
 from klamm.cli.controller import controller_app
 from klamm.cli.lake import lake_app
+from klamm.cli.simulate import simulate
 from klamm.cli.topics import topics_app
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.add_typer(controller_app, name="controller")
 app.command()(messages.produce)
 app.command()(messages.consume)
 app.add_typer(lake_app, name="lake")
+app.command()(simulate)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from klamm.model.errors import ConfigError
 from klamm.server import runtime
+from klamm.zookeeper.server.journal import FileJournal
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 
@@ -17,7 +18,8 @@ def run_zookeeper(*, port: int, data: Path | None) -> None:
 async def _serve(port: int, data: Path | None) -> int:
     stop = runtime.stop_on_signals()
     ports = runtime.real_ports()
-    server = MemoryZooKeeper(ports.network, ports.clock, ports.random, data=data)
+    journal = None if data is None else FileJournal(data)
+    server = MemoryZooKeeper(ports.network, ports.clock, ports.random, journal=journal)
     try:
         async with server.running("127.0.0.1", port):
             print(f"ZooKeeper ready: 127.0.0.1:{server.port}", flush=True)

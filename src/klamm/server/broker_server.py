@@ -1,0 +1,220 @@
+"""One broker process composed: session, logs, listeners, broker, controller, in the order that safety asks for.
+
+Start: session, cluster id, directories checked and locked, logs recovered, ports bound (nothing answered yet),
+registered, controller started, then requests are answered. Stop: leaderships handed over, listeners closed, fetchers
+and timers ended, logs flushed and marked clean, then the controller resigns and the session ends, with our znodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from klamm.broker.broker import Broker
+from klamm.controller.controller import Controller
+from klamm.log.manager import LogManager
+from klamm.model.brokers import Broker as BrokerValue
+from klamm.model.brokers import Endpoint
+from klamm.model.config import BrokerConfig, broker_id_of
+from klamm.model.errors import ConfigError, ConnectionLoss, NodeExists
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.net.listener import Listener
+from klamm.security.authorizer import AllowAll
+from klamm.security.quotas import Unlimited
+from klamm.server.registration import Registration
+from klamm.server.runtime import Ports
+from klamm.telemetry.loop_monitor import LoopMonitor
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.state_changes import StateChangeWriter
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import cluster_id as cluster_id_znode
+from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerServer:
+    def __init__(self, config: BrokerConfig, ports: Ports) -> None:
+        self.config = config
+        self._ports = ports
+        self.id = broker_id_of(config)
+        self.metrics = MetricsRegistry()
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """Advertised, with the ports that were really bound."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[BrokerServer]:
+        # Two stacks, because stopping is not the reverse of starting: the controller starts last, but resigns after
+        # the data plane is down, so that it can hand our own leaderships over.
+        async with AsyncExitStack() as control, AsyncExitStack() as data:
+            events = await control.enter_async_context(self._event_writer().running())
+            zk = await self._connect(control)
+            cluster_id = await self._cluster_id(zk)
+            logs = await self._open_logs(data, cluster_id)
+            register = _Registrar()
+            controller = Controller(
+                self.config,
+                self._ports.clock,
+                self._ports.random,
+                zk,
+                self._ports.network,
+                events,
+                self.metrics,
+                register.again,
+            )
+            broker = Broker(
+                self.id,
+                cluster_id,
+                self.config,
+                clock=self._ports.clock,
+                random=self._ports.random,
+                zk=zk,
+                network=self._ports.network,
+                logs=logs,
+                events=events,
+                metrics=self.metrics,
+                authorizer=AllowAll(),
+                quotas=Unlimited(),
+                controller=_ControllerVerbs(controller),
+            )
+            await broker.load_logs()
+            await data.enter_async_context(logs.running())
+            await data.enter_async_context(broker.running())
+            listeners = await self._bind(data, broker)
+            self.endpoints = self._advertised(listeners)
+            me = BrokerValue(self.id, self.endpoints, self.config.rack)
+            await register.first(Registration(zk, self._ports.clock, me), broker)
+            monitor = LoopMonitor(self._ports.clock, self.id, events, self.metrics)
+            _own_task(data, asyncio.create_task(monitor.run(), name="loop-monitor"))
+            await control.enter_async_context(controller.running())
+            for listener in listeners:
+                listener.serve()
+            yield self
+            await broker.controlled_shutdown()
+
+    def _event_writer(self) -> StateChangeWriter:
+        beside = os.path.dirname(os.path.abspath(self.config.log_dirs[0]))
+        return StateChangeWriter(self.config.state_change_log_dir or beside, self.id, self._ports.clock)
+
+    async def _connect(self, stack: AsyncExitStack) -> ZooKeeperClient:
+        config = self.config
+        zk = ZooKeeperClient(
+            self._ports.network,
+            self._ports.clock,
+            self._ports.random,
+            config.zookeeper_connect,
+            config.zookeeper_session_timeout_ms,
+            connection_timeout_ms=max(config.zookeeper_connection_timeout_ms, 0) or None,
+        )
+        try:
+            await zk.start()
+        except ConnectionLoss as error:
+            raise ConfigError(f"zookeeper.connect={config.zookeeper_connect}: {error}") from None
+        stack.push_async_callback(zk.close)
+        await zk.ensure_path("/")
+        for path in PERSISTENT_PATHS:
+            await zk.ensure_path(path)
+        return zk
+
+    async def _cluster_id(self, zk: ZooKeeperClient) -> str:
+        path = cluster_id_znode.PATH
+        await zk.ensure_path(path.rpartition("/")[0])
+        if await zk.exists(path) is None:
+            try:
+                await zk.create(path, cluster_id_znode.encode(cluster_id_znode.generate(self._ports.random)))
+            except NodeExists:
+                pass  # another broker of a new cluster was faster
+        return cluster_id_znode.decode(path, (await zk.get(path)).data)
+
+    async def _open_logs(self, stack: AsyncExitStack, cluster_id: str) -> LogManager:
+        logs = LogManager(self._ports.disk, self._ports.clock, self.config, self._ports.random)
+        logs.lock_directories()
+        stack.callback(logs.unlock_directories)
+        logs.verify_and_write_meta(self.id, cluster_id)
+        return logs
+
+    async def _bind(self, stack: AsyncExitStack, broker: Broker) -> list[Listener]:
+        config = self.config
+        if config.shares_listener_with_clients:
+            logger.warning(
+                "listener %s serves clients and brokers alike: any client may send control requests; "
+                "configure inter.broker.listener.name with a listener of its own",
+                config.inter_broker_listener,
+            )
+        brokers_own = {config.inter_broker_listener, config.control_plane_listener}
+        listeners = []
+        for endpoint in config.endpoints:
+            listener = Listener(
+                self._ports.network,
+                endpoint.listener,
+                endpoint.host,
+                endpoint.port,
+                broker.handle,
+                privileged=endpoint.listener in brokers_own,
+                frame_bytes_max=config.socket_request_max_bytes,
+            )
+            try:
+                await listener.bind()
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                raise ConfigError(f"listeners: cannot listen on {endpoint}: {reason}") from None
+            stack.push_async_callback(listener.close)
+            listeners.append(listener)
+        return listeners
+
+    def _advertised(self, listeners: list[Listener]) -> tuple[Endpoint, ...]:
+        """Port 0 becomes the one that was bound; no host becomes this machine's loopback."""
+        bound = {listener.name: listener.port for listener in listeners}
+        return tuple(
+            endpoint._replace(host=endpoint.host or "127.0.0.1", port=endpoint.port or bound[endpoint.listener])
+            for endpoint in self.config.advertised
+        )
+
+
+class _Registrar:
+    """Ties the broker's registration to its epoch, at the start and after each new session."""
+
+    def __init__(self) -> None:
+        self._registration: Registration | None = None
+        self._broker: Broker | None = None
+
+    async def first(self, registration: Registration, broker: Broker) -> None:
+        broker.registered(await registration.first())
+        self._registration, self._broker = registration, broker
+
+    async def again(self) -> None:
+        assert self._registration is not None and self._broker is not None, "registered before the controller starts"
+        self._broker.registered(await self._registration.again())
+
+
+class _ControllerVerbs:
+    """What handlers may ask of the controller in the same process."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @property
+    def is_active(self) -> bool:
+        return self._controller.is_active
+
+    @property
+    def active_controller_id(self) -> BrokerId | None:
+        return self._controller.active_controller_id
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        return self._controller.controller_epoch
+
+    async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> list[TopicPartition]:
+        return sorted(await self._controller.controlled_shutdown(broker, broker_epoch))
+
+
+def _own_task(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)

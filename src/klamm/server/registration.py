@@ -1,0 +1,87 @@
+"""This broker's own registration: who may stand under our id, and what to do when somebody already does.
+
+- Our own endpoints under our own id: a former life of ours, killed within its session. Wait until ZooKeeper ends that
+  session, saying so; longer than the session timeout and two seconds it cannot take.
+- Anything else under our id, or one of our addresses under another id: a mistake of configuration. Stop the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from klamm.model.brokers import Broker
+from klamm.model.errors import ConfigError, NodeExists, NoNode, ZNodeError
+from klamm.model.ids import BrokerEpoch
+from klamm.model.ports import Clock, ZooKeeper
+from klamm.zookeeper.znodes import broker_id, registration
+
+logger = logging.getLogger(__name__)
+
+WAIT_BEYOND_SESSION: Final = 2.0
+POLL: Final = 0.1
+
+
+class Registration:
+    def __init__(self, zk: ZooKeeper, clock: Clock, me: Broker) -> None:
+        self._zk = zk
+        self._clock = clock
+        self._me = me
+        self._session_id: int | None = None
+        """Of the session under which we registered last."""
+
+    async def first(self) -> BrokerEpoch:
+        """At the start of the process."""
+        await self._refuse_taken_addresses()
+        deadline = self._clock.monotonic() + self._zk.session_timeout_ms / 1000 + WAIT_BEYOND_SESSION
+        told = False
+        while True:
+            try:
+                return await self.again()
+            except NodeExists as taken:
+                former = await self._registered()
+                if former is not None and former.endpoints != self._me.endpoints:
+                    raise ConfigError(
+                        f"broker.id={self._me.id} is registered by another broker at "
+                        f"{', '.join(map(str, former.endpoints))}: every broker needs an id of its own"
+                    ) from None
+                if self._clock.monotonic() > deadline:
+                    raise ConfigError(f"broker.id={self._me.id} is still registered: {taken}") from None
+                if not told:
+                    logger.info("waiting for the session of our former life to end (%s)", taken)
+                    told = True
+                await asyncio.sleep(POLL)
+
+    async def again(self) -> BrokerEpoch:
+        """After each new session. The epoch identifies this life of the broker."""
+        document = broker_id.encode(self._me, self._clock.wall_ms())
+        epoch = await registration.register(self._zk, self._me.id, document, previous_session_id=self._session_id)
+        self._session_id = self._zk.session_id
+        return epoch
+
+    async def _registered(self) -> Broker | None:
+        path = broker_id.path(self._me.id)
+        try:
+            return broker_id.decode(path, (await self._zk.get(path)).data)
+        except NoNode:
+            return None
+        except ZNodeError as error:
+            raise ConfigError(f"broker.id={self._me.id} is registered by something we cannot read: {error}") from None
+
+    async def _refuse_taken_addresses(self) -> None:
+        ours = {(endpoint.host, endpoint.port) for endpoint in self._me.endpoints}
+        names = [name for name in await self._zk.children(broker_id.PARENT) if name != str(self._me.id)]
+        paths = [f"{broker_id.PARENT}/{name}" for name in sorted(names)]
+        for path, node in zip(paths, await self._zk.get_many(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                other = broker_id.decode(path, node.data)
+            except ZNodeError:
+                continue  # the controller reports it; it is nobody's address
+            for endpoint in other.endpoints:
+                if (endpoint.host, endpoint.port) in ours:
+                    raise ConfigError(
+                        f"advertised.listeners: {endpoint.host}:{endpoint.port} is registered by broker {other.id}"
+                    )
