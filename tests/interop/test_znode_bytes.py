@@ -68,6 +68,7 @@ REWRITE: dict[str, Rewrite] = {
     ),
 }
 LATER_VERSIONS_OF_3_9 = (r"/controller", r"/brokers/ids/\d+", r"/brokers/topics/[^/]+")
+ONLY_OF_3_9 = ("/feature",)  # feature versioning (KIP-584), disabled below protocol 2.7: neither read nor written by us
 
 
 @pytest.fixture
@@ -166,6 +167,8 @@ async def test_what_kafka_wrote_is_written_again_byte_for_byte(
         tree = await _tree(client)
     seen = set()
     for path, data in sorted(tree.items()):
+        if version == "3.9.1" and path in ONLY_OF_3_9:
+            continue
         kind = next((pattern for pattern in REWRITE if re.fullmatch(pattern, path)), None)
         assert kind is not None, f"no codec for {path}: {data!r}"
         written = REWRITE[kind](path, data)
