@@ -1,0 +1,393 @@
+"""What the controller knows, in columns (design D13): a partition is an int, its name and bytes exist at the border.
+
+A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in lists;
+partition states are one bytearray, replica states one bytearray per broker. Only the consumer of the event queue changes
+a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing here, and nothing
+that handles an event, scans all partitions.
+
+An id is valid within one event: a deleted topic's ids are used again, so whatever outlives the event holds names.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from klamm.controller.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState
+from klamm.model.brokers import LiveBroker
+from klamm.model.ids import NO_LEADER, BrokerId, TopicPartition
+from klamm.model.partition import Assignment, LeaderAndIsr
+
+PartitionIndex = int
+"""Position of a partition in the columns."""
+
+INTERNED_MAX = 200_000
+
+_NONE = Assignment(())
+_NON_EXISTENT_REPLICA = bytes((ReplicaState.NON_EXISTENT,))
+
+
+class Counts(NamedTuple):
+    """The gauges of the active controller, under Kafka's names."""
+
+    topics: int = 0
+    partitions: int = 0
+    offline_partitions: int = 0
+    preferred_replica_imbalance: int = 0
+    topics_to_delete: int = 0
+    replicas_to_delete: int = 0
+    topics_ineligible_to_delete: int = 0
+    replicas_ineligible_to_delete: int = 0
+
+
+class ControllerContext:
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, LiveBroker] = {}
+        """Registered, those that are shutting down included: they receive requests."""
+        self.shutting_down: set[BrokerId] = set()
+        self.offline_dirs: dict[BrokerId, set[PartitionIndex]] = {}
+        """Replicas that their broker reported on a failed log directory."""
+        self.deleting: set[str] = set()
+        """Topics queued for deletion: no elections, no balancing, no reassignment."""
+
+        self.unclean_allowed: dict[str, bool] = {}
+        """Of topics whose configuration was looked at, because no replica in their ISR lived."""
+
+        self._topics: dict[str, dict[int, PartitionIndex]] = {}
+        self.topic_ids: dict[str, str] = {}
+        """`topic_id` of znodes that have one: written back as found (KAFKA-12835)."""
+        self._topic: list[str] = []
+        self._number: array[int] = array("i")
+        self._state: list[LeaderAndIsr | None] = []
+        self._zk_version: array[int] = array("i")
+        self._assigned: list[Assignment] = []
+        self._partition_state = bytearray()
+        self._replica_state: dict[BrokerId, bytearray] = {}
+        self._on: dict[BrokerId, dict[PartitionIndex, None]] = {}
+        self._free: list[PartitionIndex] = []
+        self._leaderless: set[PartitionIndex] = set()
+        self._states: dict[LeaderAndIsr, LeaderAndIsr] = {}
+        self._assignments: dict[Assignment, Assignment] = {}
+
+        self._partitions_with_state = 0
+        self._offline = 0
+        self._imbalanced = 0
+
+    # --- brokers ---
+
+    @property
+    def live(self) -> frozenset[BrokerId]:
+        """Registered and not shutting down: who may lead. Ask once per decision, not per partition."""
+        return frozenset(broker for broker in self.brokers if broker not in self.shutting_down)
+
+    def is_live(self, broker: BrokerId) -> bool:
+        return broker in self.brokers and broker not in self.shutting_down
+
+    def is_replica_online(self, broker: BrokerId, partition: PartitionIndex) -> bool:
+        return self.is_live(broker) and partition not in self.offline_dirs.get(broker, ())
+
+    def live_for(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> frozenset[BrokerId]:
+        """`live` without brokers whose replica of this partition sits on a failed directory."""
+        if not self.offline_dirs:
+            return live
+        return frozenset(broker for broker in live if partition not in self.offline_dirs.get(broker, ()))
+
+    # --- topics and partitions: names at the border ---
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[int, PartitionIndex]]:
+        return self._topics
+
+    def partition(self, topic: str, number: int) -> PartitionIndex | None:
+        return self._topics.get(topic, {}).get(number)
+
+    def partitions_of(self, topic: str) -> list[PartitionIndex]:
+        return list(self._topics.get(topic, {}).values())
+
+    def all_partitions(self) -> Iterator[PartitionIndex]:
+        """Grouped by topic. For fail-over, and for a new broker that must be told everything."""
+        for numbers in self._topics.values():
+            yield from numbers.values()
+
+    def topic_of(self, partition: PartitionIndex) -> str:
+        return self._topic[partition]
+
+    def number_of(self, partition: PartitionIndex) -> int:
+        return self._number[partition]
+
+    def name_of(self, partition: PartitionIndex) -> TopicPartition:
+        return TopicPartition(self._topic[partition], self._number[partition])
+
+    # --- columns ---
+
+    def state_of(self, partition: PartitionIndex) -> LeaderAndIsr | None:
+        """Leadership info; None before the partition was initialised."""
+        return self._state[partition]
+
+    def leader_of(self, partition: PartitionIndex) -> BrokerId:
+        state = self._state[partition]
+        return NO_LEADER if state is None else state.leader
+
+    def zk_version_of(self, partition: PartitionIndex) -> int:
+        return self._zk_version[partition]
+
+    def assignment_of(self, partition: PartitionIndex) -> Assignment:
+        return self._assigned[partition]
+
+    def partition_state_of(self, partition: PartitionIndex) -> PartitionState:
+        return PartitionState(self._partition_state[partition])
+
+    def replica_state_of(self, partition: PartitionIndex, broker: BrokerId) -> ReplicaState:
+        column = self._replica_state.get(broker)
+        return ReplicaState.NON_EXISTENT if column is None else ReplicaState(column[partition])
+
+    @property
+    def assigned_brokers(self) -> list[BrokerId]:
+        """Every broker that some partition is assigned to, alive or not."""
+        return sorted(broker for broker, partitions in self._on.items() if partitions)
+
+    def partitions_on(self, broker: BrokerId) -> list[PartitionIndex]:
+        return list(self._on.get(broker, ()))
+
+    def led_on(self, broker: BrokerId) -> list[PartitionIndex]:
+        """Of the partitions assigned to `broker`, those that it leads."""
+        states = self._state
+        return [i for i in self._on.get(broker, ()) if (state := states[i]) is not None and state.leader == broker]
+
+    def told_when_online(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
+        """Who hears LeaderAndIsr on becoming OnlineReplica: known leadership, and not New, which was told already."""
+        column, new = self._replica_column(broker), int(ReplicaState.NEW)
+        may_enter = REPLICA_MAY_ENTER[ReplicaState.ONLINE]
+        states = self._state
+        return [i for i in partitions if column[i] in may_enter and column[i] != new and states[i] is not None]
+
+    def replicas_in(self, topic: str, *wanted: ReplicaState) -> dict[BrokerId, list[PartitionIndex]]:
+        """Replicas of a topic by broker, in one of these states."""
+        found: dict[BrokerId, list[PartitionIndex]] = {}
+        for partition in self._topics.get(topic, {}).values():
+            for broker in self._assigned[partition].replicas:
+                if self._replica_state[broker][partition] in wanted:
+                    found.setdefault(broker, []).append(partition)
+        return dict(sorted(found.items()))
+
+    def leaderless(self) -> list[PartitionIndex]:
+        """New and Offline partitions, without topics queued for deletion: what the next trigger tries to elect."""
+        if not self.deleting:
+            return sorted(self._leaderless)
+        return sorted(i for i in self._leaderless if self._topic[i] not in self.deleting)
+
+    # --- changes: called after ZooKeeper took them ---
+
+    def add_topic(self, topic: str, topic_id: str | None = None) -> None:
+        self._topics.setdefault(topic, {})
+        if topic_id is not None:
+            self.topic_ids[topic] = topic_id
+
+    def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
+        """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
+        numbers = self._topics.setdefault(topic, {})
+        added = []
+        for number in sorted(assignments):
+            assert number not in numbers, f"{topic}-{number} is known"
+            partition = self._take_id(topic, number)
+            numbers[number] = partition
+            added.append(partition)
+            self._assign(partition, assignments[number])
+        return added
+
+    def replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
+        self._imbalanced -= self._counts_as_imbalanced(partition)
+        for broker in self._assigned[partition].replicas:
+            if broker not in assignment.replicas:
+                self._on[broker].pop(partition, None)
+        self._assign(partition, assignment)
+        self._imbalanced += self._counts_as_imbalanced(partition)
+
+    def remove_topic(self, topic: str) -> None:
+        self.stop_deleting(topic)
+        for partition in self._topics.pop(topic, {}).values():
+            self._forget(partition)
+        self.topic_ids.pop(topic, None)
+        self.unclean_allowed.pop(topic, None)
+
+    def put_state(self, partition: PartitionIndex, state: LeaderAndIsr, zk_version: int) -> None:
+        if len(self._states) > INTERNED_MAX:
+            self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
+        if self._state[partition] is None:
+            self._partitions_with_state += 1
+        else:
+            self._imbalanced -= self._counts_as_imbalanced(partition)
+        self._state[partition] = self._states.setdefault(state, state)
+        self._zk_version[partition] = zk_version
+        self._imbalanced += self._counts_as_imbalanced(partition)
+
+    def move_partitions(self, partitions: Iterable[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
+        """Returns those whose transition the table refuses: they stay as they were."""
+        may_enter, column, value = PARTITION_MAY_ENTER[to], self._partition_state, int(to)
+        leaderless = value in (PartitionState.NEW, PartitionState.OFFLINE)
+        was_offline, offline = int(PartitionState.OFFLINE), value == PartitionState.OFFLINE
+        refused = []
+        for partition in partitions:
+            before = column[partition]
+            if before not in may_enter:
+                refused.append(partition)
+                continue
+            column[partition] = value
+            self._offline += offline - (before == was_offline)
+            if leaderless:
+                self._leaderless.add(partition)
+            else:
+                self._leaderless.discard(partition)
+        return refused
+
+    def move_replicas(
+        self, broker: BrokerId, partitions: Iterable[PartitionIndex], to: ReplicaState
+    ) -> list[PartitionIndex]:
+        may_enter, column, value = REPLICA_MAY_ENTER[to], self._replica_column(broker), int(to)
+        refused = []
+        for partition in partitions:
+            if column[partition] in may_enter:
+                column[partition] = value
+            else:
+                refused.append(partition)
+        return refused
+
+    def may_move_replicas(
+        self, broker: BrokerId, partitions: Iterable[PartitionIndex], to: ReplicaState
+    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        """Legal and refused, before anything is written for them."""
+        may_enter, column = REPLICA_MAY_ENTER[to], self._replica_column(broker)
+        legal: list[PartitionIndex] = []
+        refused: list[PartitionIndex] = []
+        for partition in partitions:
+            (legal if column[partition] in may_enter else refused).append(partition)
+        return legal, refused
+
+    def may_move_partitions(
+        self, partitions: Iterable[PartitionIndex], to: PartitionState
+    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        may_enter, column = PARTITION_MAY_ENTER[to], self._partition_state
+        legal: list[PartitionIndex] = []
+        refused: list[PartitionIndex] = []
+        for partition in partitions:
+            (legal if column[partition] in may_enter else refused).append(partition)
+        return legal, refused
+
+    def load_states(self, partitions: Sequence[PartitionIndex], live: frozenset[BrokerId]) -> None:
+        """First states after a load: outside the tables, because nothing moved; this is what a new controller finds."""
+        new, online, offline = int(PartitionState.NEW), int(PartitionState.ONLINE), int(PartitionState.OFFLINE)
+        replica_online, ineligible = int(ReplicaState.ONLINE), int(ReplicaState.DELETION_INELIGIBLE)
+        columns = self._replica_state
+        for partition in partitions:
+            state = self._state[partition]
+            if state is None:
+                self._partition_state[partition] = new
+                self._leaderless.add(partition)
+            elif state.leader in live:
+                self._partition_state[partition] = online
+            else:
+                self._partition_state[partition] = offline
+                self._offline += 1
+                self._leaderless.add(partition)
+            for broker in self._assigned[partition].replicas:
+                columns[broker][partition] = replica_online if broker in live else ineligible
+
+    def start_deleting(self, topic: str) -> None:
+        if topic in self.deleting:
+            return
+        # Subtracted once, here; while the topic is queued its changes do not count (KAFKA-13572).
+        self._imbalanced -= sum(self._counts_as_imbalanced(i) for i in self._topics[topic].values())
+        self.deleting.add(topic)
+
+    def stop_deleting(self, topic: str) -> None:
+        if topic not in self.deleting:
+            return
+        self.deleting.discard(topic)
+        self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
+
+    def mark_offline_dirs(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> None:
+        self.offline_dirs.setdefault(broker, set()).update(partitions)
+
+    def counts(self) -> Counts:
+        """The expensive ones range over the topics being deleted only."""
+        replicas_to_delete = replicas_ineligible = topics_ineligible = 0
+        for topic in self.deleting:
+            stuck = 0
+            for partition in self._topics.get(topic, {}).values():
+                for broker in self._assigned[partition].replicas:
+                    replicas_to_delete += 1
+                    stuck += self._replica_state[broker][partition] == ReplicaState.DELETION_INELIGIBLE
+            replicas_ineligible += stuck
+            topics_ineligible += stuck > 0
+        return Counts(
+            len(self._topics),
+            self._partitions_with_state,
+            self._offline,
+            self._imbalanced,
+            len(self.deleting),
+            replicas_to_delete,
+            topics_ineligible,
+            replicas_ineligible,
+        )
+
+    # --- inside ---
+
+    def _counts_as_imbalanced(self, partition: PartitionIndex) -> bool:
+        state = self._state[partition]
+        if state is None or self._topic[partition] in self.deleting:
+            return False
+        assignment = self._assigned[partition]
+        preferred = assignment.replicas[0] if assignment.replicas else NO_LEADER
+        if preferred in assignment.adding and preferred not in state.isr:
+            return False  # it cannot lead yet, so nothing is out of balance
+        return state.leader != preferred
+
+    def _take_id(self, topic: str, number: int) -> PartitionIndex:
+        if self._free:
+            partition = self._free.pop()
+            self._topic[partition] = topic
+            self._number[partition] = number
+            return partition
+        partition = len(self._topic)
+        self._topic.append(topic)
+        self._number.append(number)
+        self._state.append(None)
+        self._zk_version.append(-1)
+        self._assigned.append(_NONE)
+        self._partition_state.append(PartitionState.NON_EXISTENT)
+        for column in self._replica_state.values():
+            column.append(ReplicaState.NON_EXISTENT)
+        return partition
+
+    def _assign(self, partition: PartitionIndex, assignment: Assignment) -> None:
+        self._assigned[partition] = self._assignments.setdefault(assignment, assignment)
+        for broker in assignment.replicas:
+            if broker not in self._on:
+                self._on[broker] = {}
+                self._replica_column(broker)
+            self._on[broker][partition] = None
+
+    def _replica_column(self, broker: BrokerId) -> bytearray:
+        column = self._replica_state.get(broker)
+        if column is None:
+            column = self._replica_state[broker] = bytearray(_NON_EXISTENT_REPLICA) * len(self._topic)
+        return column
+
+    def _forget(self, partition: PartitionIndex) -> None:
+        if self._state[partition] is not None:
+            self._partitions_with_state -= 1
+            self._imbalanced -= self._counts_as_imbalanced(partition)
+        self._offline -= self._partition_state[partition] == PartitionState.OFFLINE
+        self._leaderless.discard(partition)
+        for broker in self._assigned[partition].replicas:
+            self._on[broker].pop(partition, None)
+        for column in self._replica_state.values():
+            column[partition] = ReplicaState.NON_EXISTENT
+        for offline in self.offline_dirs.values():
+            offline.discard(partition)
+        self._partition_state[partition] = PartitionState.NON_EXISTENT
+        self._state[partition] = None
+        self._assigned[partition] = _NONE
+        self._topic[partition] = ""
+        self._free.append(partition)

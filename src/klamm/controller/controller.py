@@ -1,0 +1,432 @@
+"""The controller of one broker process: stands for election, leads while it is elected, resigns when it is not.
+
+Every broker has one; most of the time it only watches /controller. Rules of its life, all on the one event queue:
+
+- *Elect*: read /controller; if nobody holds it, create it (ephemeral) and raise /controller_epoch in one multi. The
+  version that the epoch then has fences every write of the term. A node that our own session holds although we do not
+  lead (a lost answer, edited data, a failed hand-over) is replaced in the same kind of multi: no gap, no two terms.
+- *Fail over*: see `term`. Any failure in it, and any unexpected exception later: resign, delete /controller fenced, stand
+  again after 1, 2, 4 ... 30 s. The process lives on as a broker (design D14).
+- *Resign*: drop the term with all it holds. Watches that still fire find nobody active.
+- *Expiry*: the queue is emptied and the resignation done before the client opens a new session; then the broker registers
+  again and stands again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final, NamedTuple
+
+from klamm.controller.channels import Channels
+from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
+from klamm.controller.context import Counts
+from klamm.controller.events import (
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEvent,
+    Crashed,
+    Expire,
+    Reelect,
+    RegisterBrokerAndReelect,
+    Startup,
+)
+from klamm.controller.queue import ControllerEventQueue
+from klamm.controller.records import Recorder
+from klamm.controller.term import Term
+from klamm.controller.watches import event_of
+from klamm.model.config import BrokerConfig, broker_id_of
+from klamm.model.errors import (
+    ConnectionLoss,
+    ControllerMoved,
+    NodeExists,
+    SessionExpired,
+    ZNodeError,
+    ZooKeeperError,
+)
+from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, NO_LEADER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ports import (
+    Check,
+    Clock,
+    Create,
+    CreateMode,
+    Delete,
+    EventSink,
+    Network,
+    Node,
+    Op,
+    Set,
+    Stat,
+    WatchEvent,
+    ZooKeeper,
+)
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.zookeeper.znodes import controller as controller_znode
+from klamm.zookeeper.znodes import controller_epoch as epoch_znode
+from klamm.zookeeper.znodes import partition_state
+
+log = logging.getLogger(__name__)
+
+NOBODY: Final = NO_LEADER
+BACKOFF_MAX_S: Final = 30.0
+REGISTRATION_RETRY_S: Final = 1.0
+SILENCE_PAUSE_S: Final = 0.05
+GROUP: Final = "kafka.controller"
+TYPE: Final = "KafkaController"
+GAUGES: Final = {
+    "GlobalTopicCount": "topics",
+    "GlobalPartitionCount": "partitions",
+    "OfflinePartitionsCount": "offline_partitions",
+    "PreferredReplicaImbalanceCount": "preferred_replica_imbalance",
+    "TopicsToDeleteCount": "topics_to_delete",
+    "ReplicasToDeleteCount": "replicas_to_delete",
+    "TopicsIneligibleToDeleteCount": "topics_ineligible_to_delete",
+    "ReplicasIneligibleToDeleteCount": "replicas_ineligible_to_delete",
+}
+
+
+class ControllerStatistics(NamedTuple):
+    is_active: bool
+    active_controller_id: BrokerId
+    """-1: none known."""
+    controller_epoch: ControllerEpoch
+    """Of our own term; 0 when we do not lead."""
+    live_brokers: tuple[BrokerId, ...]
+    shutting_down: tuple[BrokerId, ...]
+    queue_size: int
+    counts: Counts
+    deletions: tuple[tuple[str, str], ...]
+    """Topics being deleted, and what each waits for."""
+
+
+class Controller:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        random: Random,
+        zk: ZooKeeper,
+        network: Network,
+        events_sink: EventSink,
+        metrics: MetricsRegistry,
+        register_broker: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._zk = zk
+        self._network = network
+        self._metrics = metrics
+        self._register_broker = register_broker
+        self._broker = broker_id_of(config)
+        self._recorder = Recorder(events_sink, clock, self._broker)
+        self._queue = ControllerEventQueue(self._handle, clock, metrics)
+        self._term: Term | None = None
+        self._active_controller_id = NOBODY
+        self._expired = False
+        self._running = False
+        self._failures = 0
+        self._stand_again_at = 0.0
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    # --- what others ask ---
+
+    @property
+    def is_active(self) -> bool:
+        return self._term is not None
+
+    @property
+    def active_controller_id(self) -> BrokerId:
+        return self._active_controller_id
+
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        return INITIAL_CONTROLLER_EPOCH if self._term is None else self._term.epoch
+
+    async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> frozenset[TopicPartition]:
+        """Partitions that the broker still leads. Raises KafkaError."""
+        reply: asyncio.Future[frozenset[TopicPartition]] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(ControlledShutdown(broker, broker_epoch, reply))
+        return await reply
+
+    def statistics(self) -> ControllerStatistics:
+        term = self._term
+        return ControllerStatistics(
+            term is not None,
+            self._active_controller_id,
+            self.controller_epoch,
+            tuple(sorted(term.context.brokers)) if term else (),
+            tuple(sorted(term.context.shutting_down)) if term else (),
+            len(self._queue),
+            self._counts(),
+            term.deletions() if term else (),
+        )
+
+    # --- life ---
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Controller]:
+        self._register_metrics()
+        self._zk.add_session_listener(self)
+        try:
+            async with self._queue.running():
+                self._running = True
+                self._queue.put_nowait(Startup())
+                try:
+                    yield self
+                finally:
+                    self._running = False
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            await self._resign("stopped")
+            self._remove_metrics()
+
+    async def before_new_session(self) -> None:
+        self._expired = True
+        if not self._running:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.clear_and_put(Expire(done))
+        await done
+
+    async def after_new_session(self) -> None:
+        self._expired = False
+        if self._running:
+            self._queue.put_nowait(RegisterBrokerAndReelect())
+
+    async def on_auth_failure(self) -> None:
+        self._recorder.decision("zookeeper-auth-failure", "ZooKeeper refused our credentials")
+
+    # --- the queue's handler ---
+
+    async def _handle(self, event: ControllerEvent) -> None:
+        """What an error means: retried, answered, or resign (design D14). The second of two outermost loops."""
+        while True:
+            try:
+                await self._dispatch(event)
+                return
+            except ConnectionLoss:
+                await asyncio.sleep(RECONNECT_PAUSE_S)  # everything an event does may be done again: it reads first
+            except SessionExpired:
+                event.preempt()  # Expire follows
+                return
+            except ControllerMoved as moved:
+                event.preempt()
+                await self._resign(str(moved))
+                self._queue.put_nowait(Reelect())
+                return
+            except Exception as error:
+                log.exception("%r failed", event)
+                event.preempt()
+                await self._fail(event, error)
+                return
+
+    async def _dispatch(self, event: ControllerEvent) -> None:
+        match event:
+            case Startup():
+                await self._elect("start")
+            case ControllerChange():
+                await self._maybe_resign()
+            case Reelect():
+                await self._maybe_resign()
+                if self._term is None and self._clock.monotonic() >= self._stand_again_at:
+                    await self._elect("/controller was free")
+            case RegisterBrokerAndReelect():
+                await self._register_again()
+            case Expire(done):
+                await self._resign("ZooKeeper session expired")
+                if not done.done():
+                    done.set_result(None)
+            case Crashed(error):
+                raise error
+            case _:
+                if self._term is not None:
+                    await self._term.handle(event)
+                else:
+                    event.preempt()
+
+    # --- election ---
+
+    async def _elect(self, cause: str) -> None:
+        won = await self._run_for_election()
+        if won is None:
+            return
+        epoch, zk_version = won
+        self._recorder.controller_epoch = epoch
+        self._recorder.decision("controller-elected", cause)
+        self._term = self._new_term(Committer(self._zk, epoch, zk_version))
+        self._active_controller_id = self._broker
+        await self._term.fail_over(cause)
+        self._failures = 0
+
+    async def _run_for_election(self) -> tuple[ControllerEpoch, int] | None:
+        """Epoch and its znode's version if we won; None if somebody else leads."""
+        tried: ControllerEpoch | None = None
+        while True:
+            try:
+                node = await self._look_at_controller()
+                epoch, zk_version = await self._read_epoch()
+                if node is not None:
+                    if node.stat.ephemeral_owner != self._zk.session_id:
+                        return None
+                    if tried == epoch:
+                        return epoch, zk_version  # the answer was lost, the election was not
+                tried = ControllerEpoch(epoch + 1)
+                document = controller_znode.encode(self._broker, self._clock.wall_ms())
+                ops: list[Op] = [
+                    Create(controller_znode.PATH, document, CreateMode.EPHEMERAL),
+                    Set(epoch_znode.PATH, epoch_znode.encode(tried), zk_version),
+                ]
+                if node is not None:
+                    ops.insert(0, Delete(controller_znode.PATH, node.stat.version))
+                results = await self._zk.multi(ops)
+            except ConnectionLoss:
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+                continue
+            if isinstance(results[-1], Stat):
+                return tried, results[-1].version
+            # Somebody was faster, or wrote the epoch: look again.
+
+    async def _look_at_controller(self) -> Node | None:
+        """Read /controller and watch it, whether it is there or not; remember who leads."""
+        (node,) = await self._zk.get_many_and_watch([controller_znode.PATH], self._on_watch)
+        self._active_controller_id = NOBODY
+        if node is not None:
+            try:
+                self._active_controller_id = controller_znode.decode(controller_znode.PATH, node.data)
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+        return node
+
+    async def _read_epoch(self) -> tuple[ControllerEpoch, int]:
+        while True:
+            (node,) = await self._zk.get_many([epoch_znode.PATH])
+            if node is not None:
+                return epoch_znode.decode(epoch_znode.PATH, node.data), node.stat.version
+            try:
+                await self._zk.create(epoch_znode.PATH, epoch_znode.encode(INITIAL_CONTROLLER_EPOCH))
+            except NodeExists:
+                continue
+
+    def _new_term(self, committer: Committer) -> Term:
+        channels = Channels(
+            self._config,
+            self._clock,
+            self._network,
+            self._metrics,
+            enqueue=self._queue.put_nowait,
+            may_act=self._may_act,
+            on_crash=lambda error: self._queue.put_nowait(Crashed(error)),
+        )
+        return Term(
+            config=self._config,
+            clock=self._clock,
+            zk=self._zk,
+            committer=committer,
+            channels=channels,
+            recorder=self._recorder,
+            watch=self._on_watch,
+            enqueue=self._queue.put_nowait,
+            wait_until_heard=self._wait_until_heard,
+        )
+
+    # --- the end of a term ---
+
+    async def _maybe_resign(self) -> None:
+        node = await until_connected(self._look_at_controller)
+        if self._term is None:
+            return
+        if node is None or node.stat.ephemeral_owner != self._zk.session_id:
+            await self._resign(f"/controller names {self._active_controller_id}")
+        elif self._active_controller_id != self._broker:
+            # Our session holds the node but its data was edited: everybody else now follows nobody. Replace it.
+            await self._resign(f"/controller was edited to {node.data!r:.60}")
+            await self._elect("edited /controller healed")
+
+    async def _resign(self, cause: str) -> None:
+        term, self._term = self._term, None
+        if term is None:
+            return
+        await term.close()
+        self._recorder.decision("controller-resigned", cause)
+        self._recorder.controller_epoch = INITIAL_CONTROLLER_EPOCH
+        if self._active_controller_id == self._broker:
+            self._active_controller_id = NOBODY
+        partition_state.clear_caches()
+
+    async def _fail(self, event: ControllerEvent, error: Exception) -> None:
+        """Unexpected: give the office back, so that somebody else can try, and stand again later."""
+        self._failures += 1
+        pause = min(BACKOFF_MAX_S, 2.0 ** (self._failures - 1))
+        self._stand_again_at = self._clock.monotonic() + pause
+        self._recorder.decision("controller-failed", repr(event), detail=f"{type(error).__name__}: {error}")
+        term = self._term
+        await self._resign(f"{type(error).__name__}: {error}")
+        if term is not None:
+            await self._give_back(term.committer)
+        # A little later than the others' watches, so that two that fail alike do not take turns in step.
+        self._later(pause * (1 + self._random.random() / 10), Reelect())
+
+    async def _give_back(self, committer: Committer) -> None:
+        try:
+            node = await until_connected(self._look_at_controller)
+            if node is not None and node.stat.ephemeral_owner == self._zk.session_id:
+                await self._zk.multi([Check(*committer.fence), Delete(controller_znode.PATH, node.stat.version)])
+        except ZooKeeperError as error:
+            log.warning("/controller could not be given back: %s", error)
+
+    # --- small things ---
+
+    async def _register_again(self) -> None:
+        try:
+            await self._register_broker()
+        except (SessionExpired, ConnectionLoss):
+            raise
+        except (ZooKeeperError, OSError) as error:
+            # A broker that stays unregistered is invisible: never give up (controller.md 12.3).
+            log.error("registration failed, trying again in %.0f s: %s", REGISTRATION_RETRY_S, error)
+            self._later(REGISTRATION_RETRY_S, RegisterBrokerAndReelect())
+        await self._maybe_resign()
+        if self._term is None:
+            await self._elect("new ZooKeeper session")
+
+    def _on_watch(self, watched: WatchEvent) -> None:
+        event = event_of(watched)
+        if event is not None and self._running:
+            self._queue.put_nowait(event)
+
+    def _later(self, delay_s: float, event: ControllerEvent) -> None:
+        def put() -> None:
+            self._timers.discard(timer)
+            if self._running:
+                self._queue.put_nowait(event)
+
+        timer = asyncio.get_running_loop().call_later(delay_s, put)
+        self._timers.add(timer)
+
+    def _may_act(self) -> bool:
+        """Two thirds of the session without a word from ZooKeeper: in the last third somebody else may be elected."""
+        return not self._expired and self._zk.silence() * 1000 <= self._zk.session_timeout_ms * 2 / 3
+
+    async def _wait_until_heard(self) -> None:
+        while not self._may_act():
+            if self._expired:
+                raise SessionExpired(detail="noticed between two steps")
+            await asyncio.sleep(SILENCE_PAUSE_S)
+
+    def _counts(self) -> Counts:
+        return Counts() if self._term is None else self._term.context.counts()
+
+    def _register_metrics(self) -> None:
+        self._metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(self.is_active))
+        self._metrics.read(GROUP, TYPE, "ControllerState", lambda: float(self._queue.state))
+        for name, field in GAUGES.items():
+            self._metrics.read(GROUP, TYPE, name, lambda field=field: float(getattr(self._counts(), field)))  # type: ignore[misc]
+
+    def _remove_metrics(self) -> None:
+        for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
+            self._metrics.remove(GROUP, TYPE, name)

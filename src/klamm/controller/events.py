@@ -1,0 +1,215 @@
+"""What can happen to a controller, as values: watches, broker responses and calls all become events of one queue.
+
+An event without a payload says only that something changed: handling it reads again, so a burst of watches costs one
+read, and a second one that waits is merged into the first. An event with a caller answers it even when it is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar, TypeAlias
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
+
+
+class ControllerState(IntEnum):
+    """What the controller is busy with: the gauge ControllerState, and the timer of its name."""
+
+    IDLE = 0
+    CONTROLLER_CHANGE = 1
+    BROKER_CHANGE = 2
+    TOPIC_CHANGE = 3
+    TOPIC_DELETION = 4
+    CONTROLLED_SHUTDOWN = 8
+    ISR_CHANGE = 9
+    LEADER_AND_ISR_RESPONSE = 10
+    LOG_DIR_CHANGE = 11
+    UPDATE_METADATA_RESPONSE = 16
+
+
+TIMER_NAMES = {
+    ControllerState.CONTROLLER_CHANGE: "ControllerChangeRateAndTimeMs",
+    ControllerState.BROKER_CHANGE: "LeaderElectionRateAndTimeMs",
+    ControllerState.TOPIC_CHANGE: "TopicChangeRateAndTimeMs",
+    ControllerState.TOPIC_DELETION: "TopicDeletionRateAndTimeMs",
+    ControllerState.CONTROLLED_SHUTDOWN: "ControlledShutdownRateAndTimeMs",
+    ControllerState.ISR_CHANGE: "IsrChangeRateAndTimeMs",
+    ControllerState.LEADER_AND_ISR_RESPONSE: "LeaderAndIsrResponseReceivedRateAndTimeMs",
+    ControllerState.LOG_DIR_CHANGE: "LogDirChangeRateAndTimeMs",
+}
+"""Kafka's names; none for Idle and for answers to UpdateMetadata."""
+
+
+class _Event:
+    state: ClassVar[ControllerState]
+
+    def preempt(self) -> None:
+        """Dropped from the queue unhandled: answer whoever waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Startup(_Event):
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange(_Event):
+    """/controller was created or its data changed."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Reelect(_Event):
+    """/controller is gone, or a back-off after a failed fail-over is over."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerAndReelect(_Event):
+    """A new session: the broker's ephemeral node is gone, and so may be ours."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crashed(_Event):
+    """A task of the term ended with an exception that nobody expected."""
+
+    error: BaseException
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expire(_Event):
+    """The session expired. Whatever was queued under it is dropped first, so that nothing of it acts under the next."""
+
+    done: asyncio.Future[None] = field(repr=False)
+    state = ControllerState.CONTROLLER_CHANGE
+
+    def preempt(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange(_Event):
+    """/brokers/ids changed."""
+
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerModifications(_Event):
+    broker: BrokerId
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange(_Event):
+    """/brokers/topics changed."""
+
+    state = ControllerState.TOPIC_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionModifications(_Event):
+    topic: str
+    state = ControllerState.TOPIC_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion(_Event):
+    """/admin/delete_topics changed."""
+
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDeletions(_Event):
+    """The slow timer (design D15): Kafka retries a failed deletion only when a broker starts."""
+
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNotification(_Event):
+    state = ControllerState.ISR_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEventNotification(_Event):
+    state = ControllerState.LOG_DIR_CHANGE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeaderAndIsrResponse(_Event):
+    """One broker's answer: 60,000 partitions of which nearly all say 0, so those are named only on demand."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    error: int
+    errors: tuple[tuple[TopicPartition, int], ...]
+    succeeded: Callable[[], frozenset[TopicPartition]] = field(repr=False)
+    state = ControllerState.LEADER_AND_ISR_RESPONSE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StopReplicaResponse(_Event):
+    """Answer to a StopReplica that deletes; the answers to others are nobody's business."""
+
+    broker: BrokerId
+    error: int
+    errors: tuple[tuple[TopicPartition, int], ...]
+    asked: frozenset[TopicPartition] = field(repr=False)
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateMetadataResponse(_Event):
+    broker: BrokerId
+    error: int
+    state = ControllerState.UPDATE_METADATA_RESPONSE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlledShutdown(_Event):
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    reply: asyncio.Future[frozenset[TopicPartition]] = field(repr=False)
+    """Partitions that the broker still leads."""
+    state = ControllerState.CONTROLLED_SHUTDOWN
+
+    def preempt(self) -> None:
+        self.fail(KafkaError(ErrorCode.STALE_CONTROLLER_EPOCH, "the controller moved before it came to this request"))
+
+    def fail(self, error: KafkaError) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+
+ControllerEvent: TypeAlias = (
+    Startup
+    | ControllerChange
+    | Reelect
+    | RegisterBrokerAndReelect
+    | Expire
+    | Crashed
+    | BrokerChange
+    | BrokerModifications
+    | TopicChange
+    | PartitionModifications
+    | TopicDeletion
+    | RetryDeletions
+    | IsrChangeNotification
+    | LogDirEventNotification
+    | LeaderAndIsrResponse
+    | StopReplicaResponse
+    | UpdateMetadataResponse
+    | ControlledShutdown
+)

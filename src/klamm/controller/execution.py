@@ -1,0 +1,255 @@
+"""Steps carried out: commit to ZooKeeper, apply to the context, tell the brokers, record; one step after the other.
+
+Order is safety: what is in the context is in ZooKeeper, what brokers hear is in the context. A half-finished decision is
+well defined: committed steps are applied and told; what comes after an error is the next controller's, who tells
+everything again. Between steps the loop is given away, and with it the chance to learn that we are no longer meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import assert_never
+
+from klamm.controller.batch import RequestBatch
+from klamm.controller.commit import Committed, Committer
+from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.leadership import first_state
+from klamm.controller.records import Recorder
+from klamm.controller.states import PartitionState, ReplicaState
+from klamm.controller.steps import (
+    ChangeStates,
+    CreateStates,
+    Decision,
+    ForgetTopics,
+    Move,
+    ObserveTopicConfigs,
+    RefreshStates,
+    Refuse,
+    RemoveTopics,
+    Step,
+    Write,
+    WriteNodes,
+)
+from klamm.model.config import TopicConfig, topic_config
+from klamm.model.errors import ConfigError, KafkaError, ZNodeError
+from klamm.model.partition import LeaderAndIsr
+from klamm.model.ports import Delete, Set
+from klamm.zookeeper.znodes import config as config_znode
+from klamm.zookeeper.znodes import delete_topics
+from klamm.zookeeper.znodes import partition_state as partition_state_znode
+from klamm.zookeeper.znodes import topic as topic_znode
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[RequestBatch], Awaitable[None]]
+
+
+class StepRunner:
+    """One term's hands."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        committer: Committer,
+        tell: Tell,
+        recorder: Recorder,
+        topic_defaults: TopicConfig,
+        wait_until_heard: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._context = context
+        self._committer = committer
+        self._tell = tell
+        self._recorder = recorder
+        self._topic_defaults = topic_defaults
+        self._wait_until_heard = wait_until_heard
+        self._written: set[PartitionIndex] = set()
+        self.unclean_elections = 0
+
+    async def run(self, decision: Decision) -> None:
+        self._written.clear()
+        batch = RequestBatch()
+        for step in decision:
+            await self._wait_until_heard()
+            await self._run(step, batch)
+            if batch and getattr(step, "send", True):
+                await self._tell(batch)
+                batch = RequestBatch()
+            await asyncio.sleep(0)
+        if batch:
+            await self._tell(batch)
+
+    async def _run(self, step: Step, batch: RequestBatch) -> None:
+        match step:
+            case ChangeStates():
+                await self._change_states(step, batch)
+            case CreateStates():
+                await self._create_states(step, batch)
+            case Move():
+                await self._move(step, batch)
+            case RefreshStates():
+                await self._refresh_states(step, batch)
+            case ObserveTopicConfigs():
+                await self._observe_topic_configs(step)
+            case WriteNodes():
+                await self._write_nodes(step)
+            case RemoveTopics():
+                await self._remove_topics(step)
+            case ForgetTopics():
+                await self._forget_topics(step)
+            case _:
+                assert_never(step)
+
+    async def _change_states(self, step: ChangeStates, batch: RequestBatch) -> None:
+        context = self._context
+        partitions: Sequence[PartitionIndex] = step.partitions
+        if step.partition_to is not None:
+            partitions, refused = context.may_move_partitions(partitions, step.partition_to)
+            self._recorder.refused_partitions(context, refused, step.partition_to)
+        if step.offline_on is not None:
+            partitions, refused = context.may_move_replicas(step.offline_on, partitions, ReplicaState.OFFLINE)
+            self._recorder.refused_replicas(context, step.offline_on, refused, ReplicaState.OFFLINE)
+            batch.add_stop_replica(context, step.offline_on, partitions, delete=False)
+            without_state = [i for i in partitions if context.state_of(i) is None]
+            context.move_replicas(step.offline_on, without_state, ReplicaState.OFFLINE)
+            if without_state:
+                batch.add_metadata(context, None, without_state)
+        partitions = [i for i in partitions if context.state_of(i) is not None]
+        outcome = await self._committer.change_states(context, partitions, step.rule, self._written)
+        self._recorder.not_elected(context, outcome.refused, step.cause)
+        self._apply_states(step, outcome.committed, batch)
+
+    def _apply_states(self, step: ChangeStates, committed: Sequence[Committed], batch: RequestBatch) -> None:
+        context = self._context
+        self._recorder.state_changes(context, committed, step.partition_to, step.cause)
+        for partition, change, zk_version in committed:
+            if isinstance(change, Write):
+                context.put_state(partition, change.state, zk_version)
+                self.unclean_elections += change.unclean
+                if change.recipients:
+                    batch.add_leader_and_isr(context, partition, change.recipients, is_new=False)
+                self._written.add(partition)
+            elif partition not in self._written:
+                # Told nobody yet in this event: who is offline may have changed, and the ISR that its leader wrote.
+                context.put_state(partition, change.state, zk_version)
+                if context.topic_of(partition) not in context.deleting:
+                    batch.add_metadata(context, None, (partition,))
+        done = [partition for partition, _, _ in committed]
+        if step.partition_to is not None:
+            context.move_partitions(done, step.partition_to)
+        if step.offline_on is not None:
+            context.move_replicas(step.offline_on, done, ReplicaState.OFFLINE)
+
+    async def _create_states(self, step: CreateStates, batch: RequestBatch) -> None:
+        context = self._context
+        legal, refused = context.may_move_partitions(step.partitions, PartitionState.ONLINE)
+        self._recorder.refused_partitions(context, refused, PartitionState.ONLINE)
+        live, epoch = context.live, self._committer.controller_epoch
+        states: dict[PartitionIndex, LeaderAndIsr] = {}
+        hopeless: list[tuple[PartitionIndex, str]] = []
+        for partition in legal:
+            first = first_state(context, partition, live, epoch)
+            if isinstance(first, Refuse):
+                hopeless.append((partition, first.reason))
+            else:
+                states[partition] = first
+        ours, foreign = await self._committer.create_states(context, states) if states else ({}, {})
+        hopeless += [(i, "its znodes could not be created") for i in states if i not in ours and i not in foreign]
+        self._recorder.not_elected(context, hopeless, step.cause)
+        created = [Committed(i, Write(states[i], states[i].isr), version) for i, version in ours.items()]
+        self._recorder.state_changes(context, created, PartitionState.ONLINE, step.cause)
+        for partition, version in ours.items():
+            context.put_state(partition, states[partition], version)
+            batch.add_leader_and_isr(context, partition, states[partition].isr, is_new=True)
+            self._written.add(partition)
+        context.move_partitions(ours, PartitionState.ONLINE)
+        for partition, (state, version) in foreign.items():
+            context.put_state(partition, state, version)
+        context.move_partitions(foreign, PartitionState.OFFLINE)
+
+    async def _move(self, step: Move, batch: RequestBatch) -> None:
+        context = self._context
+        if step.fenced:
+            await self._committer.check_fence()
+        for partitions, to in step.partitions:
+            self._recorder.refused_partitions(context, context.move_partitions(partitions, to), to)
+        for broker, partitions in step.replicas.items():
+            assert step.replica_to is not None
+            refused = context.move_replicas(broker, partitions, step.replica_to)
+            self._recorder.refused_replicas(context, broker, refused, step.replica_to)
+            await asyncio.sleep(0)
+        for broker, partitions in step.leader_and_isr.items():
+            batch.add_leader_and_isr_on(context, broker, partitions)
+            await asyncio.sleep(0)
+        for broker, partitions in step.stop_replica.items():
+            batch.add_stop_replica(context, broker, partitions, delete=step.delete)
+        if step.metadata is not None:
+            batch.add_metadata(context, step.metadata_to, step.metadata)
+
+    async def _refresh_states(self, step: RefreshStates, batch: RequestBatch) -> None:
+        context = self._context
+        seen = await self._committer.read_states(context, step.partitions)
+        refreshed = []
+        for partition, found in zip(step.partitions, seen, strict=True):
+            if isinstance(found, ZNodeError):
+                self._recorder.znode_skipped(found)
+            elif found is not None:
+                context.put_state(partition, *found)
+                refreshed.append(partition)
+        batch.add_metadata(context, None, refreshed)
+
+    async def _observe_topic_configs(self, step: ObserveTopicConfigs) -> None:
+        nodes = await self._committer.read([config_znode.topic_path(topic) for topic in step.topics])
+        for topic, node in zip(step.topics, nodes, strict=True):
+            path = config_znode.topic_path(topic)
+            try:
+                overrides = config_znode.decode(path, node.data if node else None)
+                allowed = topic_config(self._topic_defaults, overrides).unclean_leader_election_enable
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+                allowed = False  # losing data needs a clear yes
+            except (ConfigError, KafkaError) as error:
+                self._recorder.znode_skipped(ZNodeError(path, str(error)))
+                allowed = False
+            self._context.unclean_allowed[topic] = allowed
+
+    async def _write_nodes(self, step: WriteNodes) -> None:
+        deleted = [op.path for op in step.ops if isinstance(op, Delete)]
+        written = [op for op in step.ops if isinstance(op, Set)]
+        assert len(deleted) + len(written) == len(step.ops)
+        for result in await self._committer.write(written) if written else ():
+            if isinstance(result, Exception):
+                log.warning("%s: %s", step.cause, result)
+        await self._committer.delete(deleted)
+
+    async def _remove_topics(self, step: RemoveTopics) -> None:
+        context = self._context
+        for topic in step.topics:
+            names = [context.name_of(i) for i in context.partitions_of(topic)]
+            await self._committer.delete(
+                [
+                    *(partition_state_znode.path(name) for name in names),
+                    *(partition_state_znode.partition_path(name) for name in names),
+                    partition_state_znode.partitions_path(topic),
+                    topic_znode.path(topic),
+                    config_znode.topic_path(topic),
+                    delete_topics.path(topic),
+                ]
+            )
+            for broker, partitions in context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL).items():
+                context.move_replicas(broker, partitions, ReplicaState.NON_EXISTENT)
+            context.remove_topic(topic)
+            self._recorder.topic_deleted(topic, len(names), step.cause)
+
+    async def _forget_topics(self, step: ForgetTopics) -> None:
+        context = self._context
+        for topic in step.topics:
+            # Queued for deletion while the batch is sealed: brokers then hear leader -2 and drop the partitions.
+            context.start_deleting(topic)
+        batch = RequestBatch()
+        batch.add_metadata(context, None, (i for topic in step.topics for i in context.partitions_of(topic)))
+        await self._tell(batch)
+        for topic in step.topics:
+            self._recorder.topic_gone(topic, len(context.partitions_of(topic)), step.cause)
+            context.remove_topic(topic)

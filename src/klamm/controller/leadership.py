@@ -1,0 +1,163 @@
+"""Decisions about leaders that every kind of event shares: election rounds, replicas that come and go.
+
+Rules are those of Kafka's PartitionStateMachine and ReplicaStateMachine: each success raises the leader epoch by exactly
+one and writes with the version that was read; a state written under a newer controller epoch is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.elections import (
+    Elected,
+    NoLeader,
+    UncleanElection,
+    elect_for_controlled_shutdown,
+    elect_offline,
+)
+from klamm.controller.states import PartitionState, ReplicaState
+from klamm.controller.steps import (
+    Change,
+    ChangeStates,
+    CreateStates,
+    Decision,
+    Keep,
+    Move,
+    ObserveTopicConfigs,
+    Refuse,
+    Rule,
+    Write,
+    chunked,
+)
+from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch
+from klamm.model.partition import LeaderAndIsr
+
+
+def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch, cause: str) -> Decision:
+    """The trigger of Kafka: every New or Offline partition, whatever made it so, gets another try."""
+    leaderless = view.leaderless()
+    new = [i for i in leaderless if view.partition_state_of(i) is PartitionState.NEW]
+    offline = [i for i in leaderless if view.partition_state_of(i) is PartitionState.OFFLINE]
+    for chunk in chunked(new):
+        yield CreateStates(cause=cause, partitions=chunk)
+    yield from _observe_unclean(view, offline, cause)
+    rule = offline_rule(view, controller_epoch)
+    for chunk in chunked(offline):
+        yield ChangeStates(cause=cause, partitions=chunk, rule=rule, partition_to=PartitionState.ONLINE)
+
+
+def _observe_unclean(view: ControllerContext, offline: Sequence[PartitionIndex], cause: str) -> Decision:
+    live = view.live
+    hopeless = {
+        view.topic_of(i)
+        for i in offline
+        if (state := view.state_of(i)) is not None and not any(b in live for b in state.isr)
+    }
+    if hopeless:
+        yield ObserveTopicConfigs(cause=cause, topics=sorted(hopeless))
+
+
+def replicas_online(
+    view: ControllerContext, replicas: Mapping[BrokerId, Sequence[PartitionIndex]], cause: str
+) -> Decision:
+    """One step for all: a broker that just started must get its partitions in one LeaderAndIsr, because with the first
+    one it begins to checkpoint high watermarks, of exactly the partitions it has heard of."""
+    told = {broker: view.told_when_online(broker, partitions) for broker, partitions in sorted(replicas.items())}
+    yield Move(
+        cause=cause,
+        replicas=replicas,
+        replica_to=ReplicaState.ONLINE,
+        leader_and_isr=told,
+    )
+
+
+def replicas_offline(
+    view: ControllerContext,
+    controller_epoch: ControllerEpoch,
+    replicas: Mapping[BrokerId, Sequence[PartitionIndex]],
+    cause: str,
+) -> Decision:
+    """Out of the ISR, one epoch for each: a partition that lost two replicas is written twice, as Kafka would."""
+    brokers = sorted(broker for broker, partitions in replicas.items() if partitions)
+    for broker in brokers:
+        rule = removal_rule(view, controller_epoch, broker)
+        for chunk in chunked(replicas[broker]):
+            # With several brokers the batch waits for the last one, so that each partition is told its final state once.
+            yield ChangeStates(cause=cause, partitions=chunk, rule=rule, offline_on=broker, send=broker == brokers[-1])
+
+
+def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+    live = view.live
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        assigned = view.assignment_of(partition).replicas
+        online = view.live_for(partition, live)
+        result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
+        if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
+            # Only now does the topic's configuration matter. Not looked at means no: the next trigger looks.
+            unclean = UncleanElection(view.unclean_allowed.get(view.topic_of(partition), False))
+            result = elect_offline(assigned, state.isr, online, unclean)
+        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def controlled_shutdown_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+    registered = frozenset(view.brokers)
+    shutting_down = frozenset(view.shutting_down)
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        assigned = view.assignment_of(partition).replicas
+        online = view.live_for(partition, registered)
+        result = elect_for_controlled_shutdown(assigned, state.isr, online, shutting_down)
+        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, broker: BrokerId) -> Rule:
+    """Take `broker` out of the ISR; the last member stays, else nobody could ever lead cleanly again."""
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        if broker not in state.isr:
+            return Keep(state)
+        leader = NO_LEADER if state.leader == broker else state.leader
+        isr = state.isr if len(state.isr) == 1 else tuple(b for b in state.isr if b != broker)
+        recipients: tuple[BrokerId, ...] = ()
+        if view.topic_of(partition) not in view.deleting:
+            recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
+        return Write(LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch), recipients)
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def first_state(
+    view: ControllerContext, partition: PartitionIndex, live: frozenset[BrokerId], controller_epoch: ControllerEpoch
+) -> LeaderAndIsr | Refuse:
+    """Of a New partition: the first live replica leads, all live ones are in sync, because all are empty."""
+    assigned = view.assignment_of(partition).replicas
+    isr = tuple(b for b in assigned if b in live)
+    if not isr:
+        return Refuse(f"no replica of AR {list(assigned)} is live")
+    return LeaderAndIsr(isr[0], LeaderEpoch(0), isr, controller_epoch)
+
+
+def _led_by(
+    result: Elected | NoLeader, state: LeaderAndIsr, controller_epoch: ControllerEpoch, recipients: tuple[BrokerId, ...]
+) -> Change:
+    if isinstance(result, NoLeader):
+        return Refuse(result.reason)
+    elected = LeaderAndIsr(result.leader, LeaderEpoch(state.leader_epoch + 1), result.isr, controller_epoch)
+    return Write(elected, recipients, result.unclean)
+
+
+def _unless_newer(controller_epoch: ControllerEpoch, rule: Rule) -> Rule:
+    def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        if state.controller_epoch > controller_epoch:
+            return Refuse(
+                f"state was written under controller epoch {state.controller_epoch}, ours is {controller_epoch}"
+            )
+        return rule(partition, state)
+
+    return guarded

@@ -1,0 +1,146 @@
+"""What a new controller reads: everything, in bulk, with watches, and nothing that is bad brings it down.
+
+Partition numbers come from the assignments, so no child of a topic is ever listed. States are read in windows with the
+next window on its way while one is decoded, and the loop is free between windows (design D3, D13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from klamm.controller.commit import until_connected
+from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.records import Recorder
+from klamm.model.brokers import Broker, LiveBroker
+from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.ids import BrokerEpoch, BrokerId
+from klamm.model.partition import Assignment
+from klamm.model.ports import Node, Watcher, ZooKeeper
+from klamm.zookeeper.znodes import broker_id, partition_state
+from klamm.zookeeper.znodes import topic as topic_znode
+
+WINDOW: Final = 4_000
+"""States of one read: eight requests in flight, some 10 ms to decode."""
+
+TOPICS_WINDOW: Final = 100
+
+
+class Reader:
+    """Reads of the active controller, each setting the watch again that its event came from."""
+
+    def __init__(self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str]) -> None:
+        self._zk = zk
+        self._watch = watch
+        self._recorder = recorder
+        self._listeners = sorted(listeners)
+
+    async def names(self, parent: str) -> list[str]:
+        """Children, sorted, and watched; an absent parent has none and is created, so that it can be watched."""
+        try:
+            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+        except NoNode:
+            await self._zk.ensure_path(parent)
+            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+
+    async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
+        return await until_connected(lambda: self._zk.get_many(paths)) if paths else []
+
+    async def _watched(self, paths: Sequence[str]) -> list[Node | None]:
+        return await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
+
+    async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
+        """Registrations with their epochs. One that cannot be read is nobody, until it is mended; but a broker that we
+        know does not die of an edited registration: while its epoch is the same, it is what it was."""
+        names = await self.names(broker_id.PARENT)
+        paths = [f"{broker_id.PARENT}/{name}" for name in names]
+        nodes = await self._watched(paths)
+        brokers: dict[BrokerId, LiveBroker] = {}
+        for path, node in zip(paths, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                broker = broker_id.decode(path, node.data)
+                self._refuse_without_listener(path, broker)
+                brokers[broker.id] = LiveBroker(broker, BrokerEpoch(node.stat.czxid))
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+                for live in known.values():
+                    if path == broker_id.path(live.broker.id) and live.epoch == node.stat.czxid:
+                        brokers[live.broker.id] = live
+        return dict(sorted(brokers.items()))
+
+    def _refuse_without_listener(self, path: str, broker: Broker) -> None:
+        """We could not send it a word, nor could its peers fetch from it."""
+        for listener in self._listeners:
+            if broker.endpoint(listener) is None:
+                raise ZNodeError(path, f"no endpoint on listener {listener}")
+
+    async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
+        """None is left out for being bad: a topic whose znode cannot be read has no partitions, until it is mended."""
+        paths = [topic_znode.path(topic) for topic in topics]
+        nodes = await self._watched(paths)
+        found: dict[str, topic_znode.TopicAssignment] = {}
+        for topic, path, node in zip(topics, paths, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                assignment = topic_znode.decode(path, node.data)
+                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions.items()))
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+                found[topic] = topic_znode.TopicAssignment({})
+        return found
+
+    def _sound(self, path: str, partitions: Iterable[tuple[int, Assignment]]) -> dict[int, Assignment]:
+        sound: dict[int, Assignment] = {}
+        for number, assignment in partitions:
+            replicas = assignment.replicas
+            if len(set(replicas)) < len(replicas) or any(broker < 0 for broker in replicas):
+                reason = f"partition {number}: {list(replicas)} names a broker twice or none"
+                self._recorder.znode_skipped(ZNodeError(path, reason))
+            else:
+                sound[number] = assignment
+        return sound
+
+    async def load_states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> None:
+        windows = [partitions[start : start + WINDOW] for start in range(0, len(partitions), WINDOW)]
+        paths = (([partition_state.path(context.name_of(i)) for i in window]) for window in windows)
+        upcoming: asyncio.Task[list[Node | None]] | None = None
+        try:
+            ahead = next(paths, [])
+            upcoming = asyncio.ensure_future(self.nodes(ahead))
+            for window in windows:
+                current, nodes = ahead, await upcoming
+                ahead = next(paths, [])
+                upcoming = asyncio.ensure_future(self.nodes(ahead))
+                for partition, path, node in zip(window, current, nodes, strict=True):
+                    if node is not None:
+                        self._put_state(context, partition, path, node)
+                await asyncio.sleep(0)
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+
+    def _put_state(self, context: ControllerContext, partition: PartitionIndex, path: str, node: Node) -> None:
+        try:
+            context.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
+        except ZNodeError as error:
+            self._recorder.znode_skipped(error)
+
+
+async def load(context: ControllerContext, reader: Reader) -> None:
+    """Brokers, topics, assignments, states: the context of a new term."""
+    context.brokers.update(await reader.brokers({}))
+    topics = await reader.names(topic_znode.PARENT)
+    for start in range(0, len(topics), TOPICS_WINDOW):
+        for topic, assignment in (await reader.assignments(topics[start : start + TOPICS_WINDOW])).items():
+            context.add_topic(topic, assignment.topic_id)
+            context.add_partitions(topic, assignment.partitions)
+    partitions = list(context.all_partitions())
+    await reader.load_states(context, partitions)
+    live = context.live
+    for start in range(0, len(partitions), WINDOW):
+        context.load_states(partitions[start : start + WINDOW], live)
+        await asyncio.sleep(0)

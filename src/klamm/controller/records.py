@@ -1,0 +1,124 @@
+"""What a controller leaves behind for people: state changes and decisions with their cause (design D10).
+
+Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals go to the log too, a few by
+name and the rest by number: a line per partition would cost more than the election.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from klamm.controller.commit import Committed
+from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.states import PartitionState, ReplicaState
+from klamm.controller.steps import Write
+from klamm.model.errors import ZNodeError
+from klamm.model.events import Decision, StateChange
+from klamm.model.ids import BrokerId, ControllerEpoch
+from klamm.model.ports import Clock, EventSink
+
+log = logging.getLogger(__name__)
+
+NAMED_MAX: Final = 5
+
+
+class Recorder:
+    def __init__(self, sink: EventSink, clock: Clock, broker: BrokerId) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._broker = broker
+        self.controller_epoch = ControllerEpoch(0)
+        self._reported: set[tuple[str, str]] = set()
+
+    def decision(
+        self,
+        event: str,
+        cause: str,
+        *,
+        started: float | None = None,
+        counts: Mapping[str, int] | None = None,
+        detail: str = "",
+    ) -> None:
+        duration_ms = 0.0 if started is None else (self._clock.monotonic() - started) * 1000
+        log.info("%s: %s%s (%.1f ms)", event, cause, f", {detail}" if detail else "", duration_ms)
+        record = Decision(
+            self._clock.wall_ms(),
+            self._broker,
+            "controller",
+            self.controller_epoch,
+            event,
+            cause,
+            duration_ms,
+            counts or {},
+            detail,
+        )
+        self._sink.emit((record,))
+
+    def state_changes(
+        self, context: ControllerContext, committed: Sequence[Committed], to: PartitionState | None, cause: str
+    ) -> None:
+        """Call before the context moves: `from` is what it still says."""
+        now, broker, epoch = self._clock.wall_ms(), self._broker, self.controller_epoch
+        records = []
+        for partition, change, zk_version in committed:
+            if not isinstance(change, Write):
+                continue
+            before = context.partition_state_of(partition)
+            state = change.state
+            records.append(
+                StateChange(
+                    now,
+                    broker,
+                    "controller",
+                    epoch,
+                    context.topic_of(partition),
+                    context.number_of(partition),
+                    before.label,
+                    (before if to is None else to).label,
+                    state.leader,
+                    state.leader_epoch,
+                    state.isr,
+                    zk_version,
+                    cause,
+                )
+            )
+        if records:
+            self._sink.emit(records)
+
+    def refused_partitions(
+        self, context: ControllerContext, refused: Sequence[PartitionIndex], to: PartitionState
+    ) -> None:
+        if refused:
+            names = [f"{context.name_of(i)} is {context.partition_state_of(i).name}" for i in refused[:NAMED_MAX]]
+            log.error("%d partitions refused to become %s: %s", len(refused), to.name, ", ".join(names))
+
+    def refused_replicas(
+        self, context: ControllerContext, broker: BrokerId, refused: Sequence[PartitionIndex], to: ReplicaState
+    ) -> None:
+        if refused:
+            names = [f"{context.name_of(i)} is {context.replica_state_of(i, broker).name}" for i in refused[:NAMED_MAX]]
+            log.error("%d replicas on %d refused to become %s: %s", len(refused), broker, to.name, ", ".join(names))
+
+    def not_elected(
+        self, context: ControllerContext, refused: Sequence[tuple[PartitionIndex, str]], cause: str
+    ) -> None:
+        if refused:
+            named = "; ".join(f"{context.name_of(i)}: {reason}" for i, reason in refused[:NAMED_MAX])
+            self.decision("election-failed", cause, counts={"partitions": len(refused)}, detail=named)
+
+    def znode_skipped(self, error: ZNodeError) -> None:
+        """Once per path and reason: a bad znode that is read again and again is one piece of news."""
+        if (error.path, error.reason) not in self._reported:
+            self._reported.add((error.path, error.reason))
+            self.decision("znode-skipped", error.path, detail=error.reason)
+
+    def request_refused(self, request: str, broker: BrokerId, code: int) -> None:
+        self.decision("request-refused", f"{request} to broker {broker}", detail=f"error code {code}")
+
+    def topic_deleted(self, topic: str, partitions: int, cause: str) -> None:
+        self.decision("topic-deleted", cause, counts={"partitions": partitions}, detail=topic)
+
+    def topic_gone(self, topic: str, partitions: int, cause: str) -> None:
+        self.decision("topic-gone", cause, counts={"partitions": partitions}, detail=topic)

@@ -1,0 +1,79 @@
+"""Partition and replica states, and which may follow which: the machine, the documentation and the tests read this table.
+
+A transition that the table does not allow is refused and logged; the others of the same call go on. Values are the
+bytes that Kafka gives the states (PartitionStateMachine, ReplicaStateMachine), so a column is a bytearray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+
+class PartitionState(IntEnum):
+    NEW = 0
+    """Known, but nobody was ever asked to lead: there is no state znode."""
+    ONLINE = 1
+    OFFLINE = 2
+    """Without a leader that lives. Memory only: ZooKeeper still names the dead leader."""
+    NON_EXISTENT = 3
+
+    @property
+    def label(self) -> str:
+        """As the state-change log of Kafka spells it."""
+        return _PARTITION_LABELS[self]
+
+
+class ReplicaState(IntEnum):
+    NEW = 1
+    ONLINE = 2
+    OFFLINE = 3
+    DELETION_STARTED = 4
+    DELETION_SUCCESSFUL = 5
+    DELETION_INELIGIBLE = 6
+    NON_EXISTENT = 7
+
+
+_PARTITION_LABELS: Final = {
+    PartitionState.NEW: "NewPartition",
+    PartitionState.ONLINE: "OnlinePartition",
+    PartitionState.OFFLINE: "OfflinePartition",
+    PartitionState.NON_EXISTENT: "NonExistentPartition",
+}
+
+PARTITION_MAY_FOLLOW: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
+    PartitionState.NON_EXISTENT: frozenset({PartitionState.NEW}),
+    PartitionState.NEW: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.ONLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE, PartitionState.NON_EXISTENT}),
+}
+"""What may follow a state."""
+
+REPLICA_MAY_FOLLOW: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
+    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.NEW}),
+    ReplicaState.NEW: frozenset({ReplicaState.ONLINE, ReplicaState.OFFLINE}),
+    ReplicaState.ONLINE: frozenset({ReplicaState.ONLINE, ReplicaState.OFFLINE}),
+    ReplicaState.OFFLINE: frozenset(
+        {
+            ReplicaState.ONLINE,
+            ReplicaState.OFFLINE,
+            ReplicaState.DELETION_STARTED,
+            ReplicaState.DELETION_INELIGIBLE,
+        }
+    ),
+    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE}),
+    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.NON_EXISTENT}),
+    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.ONLINE, ReplicaState.OFFLINE}),
+}
+
+PARTITION_MAY_ENTER: Final[Mapping[PartitionState, frozenset[int]]] = {
+    target: frozenset(int(state) for state, followers in PARTITION_MAY_FOLLOW.items() if target in followers)
+    for target in PartitionState
+}
+"""The same table read backwards, for loops over a column: from which bytes a state may be entered."""
+
+REPLICA_MAY_ENTER: Final[Mapping[ReplicaState, frozenset[int]]] = {
+    target: frozenset(int(state) for state, followers in REPLICA_MAY_FOLLOW.items() if target in followers)
+    for target in ReplicaState
+}

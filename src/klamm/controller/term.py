@@ -1,0 +1,347 @@
+"""One term of the active controller: from the fail-over after its election to its resignation.
+
+A term owns the context, the committer with its fence, the channels, and the handling of every event that only an active
+controller acts on: observe (reads), decide (a generator of steps), run them. When it ends it is dropped as a whole;
+nothing of it can act under the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from klamm.controller import brokers, deletion, notifications, shutdown, topics
+from klamm.controller.batch import RequestBatch
+from klamm.controller.channels import Channels
+from klamm.controller.commit import Committer
+from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.entries import RequestEncoder
+from klamm.controller.events import (
+    BrokerChange,
+    BrokerModifications,
+    ControlledShutdown,
+    ControllerEvent,
+    IsrChangeNotification,
+    LeaderAndIsrResponse,
+    LogDirEventNotification,
+    PartitionModifications,
+    RetryDeletions,
+    StopReplicaResponse,
+    TopicChange,
+    TopicDeletion,
+    UpdateMetadataResponse,
+)
+from klamm.controller.execution import StepRunner
+from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online
+from klamm.controller.loading import Reader, load
+from klamm.controller.records import Recorder
+from klamm.controller.steps import Decision, Move
+from klamm.model.brokers import LiveBroker
+from klamm.model.config import BrokerConfig, topic_defaults
+from klamm.model.errors import ErrorCode, ZNodeError
+from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ports import Clock, Watcher, ZooKeeper
+from klamm.zookeeper.znodes import delete_topics, isr_change, log_dir_event
+from klamm.zookeeper.znodes import topic as topic_znode
+
+RETRY_INTERVAL_S: Final = 30.0
+"""Slow on purpose: what it retries waits for a broker or a disk, and an operator reads minutes, not seconds."""
+GC_THRESHOLD_WHILE_LOADING: Final = 100_000
+
+
+class Term:
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        zk: ZooKeeper,
+        committer: Committer,
+        channels: Channels,
+        recorder: Recorder,
+        watch: Watcher,
+        enqueue: Callable[[ControllerEvent], None],
+        wait_until_heard: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.context = ControllerContext()
+        self.epoch: ControllerEpoch = committer.controller_epoch
+        self.committer = committer
+        self._config = config
+        self._clock = clock
+        self._channels = channels
+        self._recorder = recorder
+        self._enqueue = enqueue
+        listeners = frozenset({config.control_plane_listener, config.inter_broker_listener})
+        self._reader = Reader(zk, watch, recorder, listeners)
+        self._encoder = RequestEncoder(config, self.context, self.epoch)
+        self.runner = StepRunner(
+            self.context, committer, self._tell, recorder, topic_defaults(config), wait_until_heard
+        )
+        self._timer: asyncio.Task[None] | None = None
+
+    # --- beginning and end ---
+
+    async def fail_over(self, cause: str) -> None:
+        """In Kafka's order, which matters: old notifications go before the load that makes them superfluous; brokers hear
+        who is alive before any LeaderAndIsr, because a follower refuses a leader it does not know."""
+        started = self._clock.monotonic()
+        for parent in (log_dir_event.PARENT, isr_change.PARENT):
+            names = await self._reader.names(parent)
+            await self.committer.delete([f"{parent}/{name}" for name in names])
+        thresholds = gc.get_threshold()
+        gc.set_threshold(GC_THRESHOLD_WHILE_LOADING, thresholds[1], thresholds[2])
+        try:
+            await load(self.context, self._reader)
+        finally:
+            gc.set_threshold(*thresholds)
+        gc.freeze()
+        for live in self.context.brokers.values():
+            self._channels.open(live)
+        self._recorder.decision("controller-loaded", cause, started=started, counts=self._sizes())
+        marked = await self._marked_topics()
+        await self.runner.run(self._take_over(marked, cause))
+        self._timer = asyncio.create_task(self._retry_now_and_then(), name="controller-retries")
+        self._recorder.decision("controller-failover", cause, started=started, counts=self._sizes())
+
+    def _take_over(self, marked: list[str], cause: str) -> Decision:
+        view, epoch = self.context, self.epoch
+        yield Move(cause=cause, metadata=())
+        replicas = {broker: view.partitions_on(broker) for broker in view.assigned_brokers}
+        yield from replicas_online(view, {b: ids for b, ids in replicas.items() if view.is_live(b)}, cause)
+        yield from replicas_offline(view, epoch, {b: ids for b, ids in replicas.items() if not view.is_live(b)}, cause)
+        yield from elect_leaderless(view, epoch, cause)
+        enabled = self._config.delete_topic_enable
+        yield from deletion.on_topic_deletion(view, epoch, marked, enabled=enabled, cause=cause, retry=True)
+
+    async def close(self) -> None:
+        """Requests that wait are dropped: the next controller tells everything again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._channels.close()
+
+    async def _retry_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            if self.context.deleting or self.context.leaderless():
+                self._enqueue(RetryDeletions())
+
+    async def _tell(self, batch: RequestBatch) -> None:
+        async for broker, request in self._encoder.seal(batch):
+            self._channels.send(broker, request)
+
+    def deletions(self) -> tuple[tuple[str, str], ...]:
+        """Topics being deleted and what each waits for, for people."""
+        view = self.context
+        return tuple((t, deletion.what_is_left(view, t, retry=False).waits_for) for t in sorted(view.deleting))
+
+    def _sizes(self) -> dict[str, int]:
+        counts = self.context.counts()
+        return {"brokers": len(self.context.brokers), "topics": counts.topics, "partitions": counts.partitions}
+
+    # --- events ---
+
+    async def handle(self, event: ControllerEvent) -> None:
+        match event:
+            case BrokerChange():
+                await self._on_broker_change()
+            case BrokerModifications(broker):
+                await self._on_broker_modifications(broker)
+            case TopicChange():
+                await self._on_topic_change()
+            case PartitionModifications(topic):
+                await self._on_partition_modifications(topic)
+            case TopicDeletion():
+                await self._on_topic_deletion()
+            case RetryDeletions():
+                await self._on_retry()
+            case IsrChangeNotification():
+                await self._on_isr_change()
+            case LogDirEventNotification():
+                await self._on_log_dir_event()
+            case LeaderAndIsrResponse():
+                await self._on_leader_and_isr_response(event)
+            case StopReplicaResponse():
+                await self._on_stop_replica_response(event)
+            case UpdateMetadataResponse():
+                if event.error != ErrorCode.NONE:
+                    self._recorder.request_refused("UpdateMetadata", event.broker, event.error)
+            case ControlledShutdown():
+                await self._on_controlled_shutdown(event)
+            case _:
+                raise AssertionError(f"{event} is no event of an active controller")
+
+    async def _on_broker_change(self) -> None:
+        started = self._clock.monotonic()
+        context, run = self.context, self.runner.run
+        registered = await self._reader.brokers(context.brokers)
+        change = brokers.compare(context.brokers, registered)
+        if not change:
+            return
+        for broker in (*change.bounced, *change.dead):
+            self._channels.close_one(broker)
+        for broker in (*change.new, *change.bounced):
+            self._channels.open(registered[broker])
+        if change.new:
+            cause = f"broker start {list(change.new)}"
+            self._admit(change.new, registered)
+            await run(brokers.on_broker_startup(context, self.epoch, change.new, cause))
+        if change.bounced:
+            cause = f"broker bounce {list(change.bounced)}"
+            self._dismiss(change.bounced)
+            await run(brokers.on_broker_failure(context, self.epoch, change.bounced, cause))
+            self._admit(change.bounced, registered)
+            await run(brokers.on_broker_startup(context, self.epoch, change.bounced, cause))
+        if change.dead:
+            cause = f"broker failure {list(change.dead)}"
+            self._dismiss(change.dead)
+            await run(brokers.on_broker_failure(context, self.epoch, change.dead, cause))
+        self._recorder.decision("broker-change", str(change), started=started, counts=self._sizes())
+
+    def _admit(self, ids: tuple[BrokerId, ...], registered: dict[BrokerId, LiveBroker]) -> None:
+        for broker in ids:
+            self.context.brokers[broker] = registered[broker]
+            self.context.offline_dirs.pop(broker, None)
+
+    def _dismiss(self, ids: tuple[BrokerId, ...]) -> None:
+        for broker in ids:
+            del self.context.brokers[broker]
+            self.context.shutting_down.discard(broker)
+            self.context.offline_dirs.pop(broker, None)
+
+    async def _on_broker_modifications(self, broker: BrokerId) -> None:
+        context = self.context
+        registered = (await self._reader.brokers(context.brokers)).get(broker)
+        known = context.brokers.get(broker)
+        if registered is None or known is None or registered.epoch != known.epoch or registered == known:
+            return  # coming and going are BrokerChange's business
+        context.brokers[broker] = registered
+        await self.runner.run(brokers.on_endpoints_changed(f"endpoints of broker {broker} changed"))
+
+    async def _on_topic_change(self) -> None:
+        started = self._clock.monotonic()
+        context = self.context
+        names = await self._reader.names(topic_znode.PARENT)
+        new = [name for name in names if name not in context.topics]
+        gone = sorted(context.topics.keys() - set(names))
+        assignments = await self._reader.assignments(new)
+        if gone:
+            await self.runner.run(topics.forget_topics(gone, f"topics {gone[:5]} are gone from ZooKeeper"))
+            self._enqueue(TopicDeletion())  # a marker may have outlived its topic
+        created: list[PartitionIndex] = []
+        for topic, assignment in assignments.items():
+            context.add_topic(topic, assignment.topic_id)
+            created += context.add_partitions(topic, assignment.partitions)
+        if created:
+            cause = f"topic creation {list(assignments)[:5]}"
+            await self.runner.run(topics.create_partitions(context, self.epoch, created, cause))
+            counts = {"topics": len(assignments), "partitions": len(created)}
+            self._recorder.decision("topic-created", cause, started=started, counts=counts)
+
+    async def _on_partition_modifications(self, topic: str) -> None:
+        started = self._clock.monotonic()
+        context = self.context
+        found = (await self._reader.assignments([topic])).get(topic)
+        if found is None:
+            return
+        context.add_topic(topic, found.topic_id)
+        known = context.topics[topic]
+        added = {number: a for number, a in found.partitions.items() if number not in known}
+        if not added:
+            return
+        if topic in context.deleting:
+            await self.runner.run(topics.restore_assignment(context, topic, f"topic {topic} is being deleted"))
+            return
+        cause = f"growth of topic {topic}"
+        created = context.add_partitions(topic, added)
+        await self.runner.run(topics.create_partitions(context, self.epoch, created, cause))
+        self._recorder.decision("topic-grown", cause, started=started, counts={"partitions": len(created)})
+
+    async def _on_topic_deletion(self) -> None:
+        marked = await self._marked_topics()
+        await self.runner.run(
+            deletion.on_topic_deletion(
+                self.context,
+                self.epoch,
+                marked,
+                enabled=self._config.delete_topic_enable,
+                cause=f"deletion of topics {marked[:5]}",
+            )
+        )
+
+    async def _marked_topics(self) -> list[str]:
+        """Children of /admin/delete_topics; those that may be deleted are queued at once, which stops their elections."""
+        marked = await self._reader.names(delete_topics.PARENT)
+        for topic in deletion.topics_to_queue(self.context, marked, enabled=self._config.delete_topic_enable):
+            self.context.start_deleting(topic)
+        return marked
+
+    async def _on_retry(self) -> None:
+        cause = "retry"
+        await self.runner.run(elect_leaderless(self.context, self.epoch, cause))
+        await self.runner.run(deletion.resume_deletions(self.context, self.epoch, cause, retry=True))
+
+    async def _on_isr_change(self) -> None:
+        paths = [isr_change.path(name) for name in await self._reader.names(isr_change.PARENT)]
+        changed: list[TopicPartition] = []
+        for path, node in zip(paths, await self._reader.nodes(paths), strict=True):
+            try:
+                changed += isr_change.decode(path, node.data) if node else ()
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+        if paths:
+            await self.runner.run(notifications.on_isr_change(self.context, changed, paths, "ISR change by the leader"))
+
+    async def _on_log_dir_event(self) -> None:
+        paths = [log_dir_event.path(name) for name in await self._reader.names(log_dir_event.PARENT)]
+        failed: list[BrokerId] = []
+        for path, node in zip(paths, await self._reader.nodes(paths), strict=True):
+            try:
+                failed += [log_dir_event.decode(path, node.data)] if node else ()
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+        if paths:
+            cause = f"log directory failure on {sorted(set(failed))}"
+            await self.runner.run(notifications.on_log_dir_event(self.context, failed, paths, cause))
+
+    async def _on_leader_and_isr_response(self, event: LeaderAndIsrResponse) -> None:
+        context, broker = self.context, event.broker
+        registered = context.brokers.get(broker)
+        if registered is None or registered.epoch != event.broker_epoch:
+            return  # of a former life
+        if event.error != ErrorCode.NONE:
+            self._recorder.request_refused("LeaderAndIsr", broker, event.error)
+            return
+        if context.offline_dirs.get(broker):
+            online = {i for name in event.succeeded() if (i := context.partition(*name)) is not None}
+            context.offline_dirs[broker] -= online
+        lost = notifications.newly_offline(context, broker, event.errors)
+        if lost:
+            context.mark_offline_dirs(broker, lost)
+            cause = f"replicas on a failed log directory of broker {broker}"
+            await self.runner.run(notifications.on_log_dir_failure(context, self.epoch, broker, lost, cause))
+
+    async def _on_stop_replica_response(self, event: StopReplicaResponse) -> None:
+        failed = {name for name, code in event.errors if code != ErrorCode.NONE}
+        if event.error != ErrorCode.NONE:
+            # An answer that refuses all names none: without this they would stay DeletionStarted for ever.
+            self._recorder.request_refused("StopReplica", event.broker, event.error)
+            failed = set(event.asked)
+        answered = {name: name not in failed for name in event.asked}
+        cause = f"broker {event.broker} answered StopReplica"
+        await self.runner.run(deletion.complete_deletion(self.context, self.epoch, event.broker, answered, cause))
+
+    async def _on_controlled_shutdown(self, event: ControlledShutdown) -> None:
+        started = self._clock.monotonic()
+        refused = shutdown.refusal(self.context, event.broker, event.broker_epoch)
+        if refused is not None:
+            event.fail(refused)
+            return
+        self.context.shutting_down.add(event.broker)
+        cause = f"controlled shutdown of broker {event.broker}"
+        await self.runner.run(shutdown.on_controlled_shutdown(self.context, self.epoch, event.broker, cause))
+        remaining = shutdown.still_led(self.context, event.broker)
+        self._recorder.decision("controlled-shutdown", cause, started=started, counts={"remaining": len(remaining)})
+        if not event.reply.done():
+            event.reply.set_result(remaining)
