@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.wire.apis import APIS, ApiKey
-from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, request_head
+from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, request_head, skip_tags
 from klamm.wire.errors import ProtocolError
-from klamm.wire.varint import read_uvarint
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
 CORRELATION_MODULUS: Final = 2**31
@@ -93,8 +92,7 @@ class _Wire(asyncio.Protocol):
         return self._transport is not None and self._error is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the broker closed the connection"))
@@ -129,7 +127,7 @@ class _Wire(asyncio.Protocol):
                 frame = memoryview(bytes(memoryview(self._buffer)[SIZE.size : end]))
                 del self._buffer[:end]
                 self._on_response(frame)
-        except (ProtocolError, IndexError) as error:
+        except ProtocolError as error:
             self.abort(ConnectionError(f"the broker's answer makes no sense: {error}"))
 
     def _on_response(self, frame: memoryview) -> None:
@@ -142,9 +140,7 @@ class _Wire(asyncio.Protocol):
             raise ProtocolError(f"correlation id {correlation_id}, expected {header.correlation_id}")
         position = CORRELATION.size
         if APIS[header.api_key].response_header_version(header.api_version) >= 1:
-            tags, position = read_uvarint(frame, position)
-            if tags:
-                raise ProtocolError("tagged fields in a response header that has none")
+            position = skip_tags(frame, position)
         if not future.done():
             future.set_result(frame[position:])
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 from klamm.model.ports import Buffer, Listening, Network
 from klamm.model.requests import ANONYMOUS, RequestContext
@@ -114,8 +115,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "?"
 

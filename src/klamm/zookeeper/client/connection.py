@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from klamm.model.errors import ConnectionLoss, MarshallingError, Unimplemented, ZooKeeperError
 from klamm.model.ports import Clock, WatchEvent
@@ -104,8 +104,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         if self._lost is not None:

@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, cast
 
 from klamm.model.ports import Clock, Listening, Network
 from klamm.zookeeper import jute
@@ -41,8 +41,7 @@ class _Connection(asyncio.Protocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) and peer else "127.0.0.1"
         self._connection = self._server.service.connection(self, address)
