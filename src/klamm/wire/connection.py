@@ -82,7 +82,7 @@ def parse_request(frame: memoryview) -> Request:
     if header_version >= 1:
         client_id, position = _client_id(frame, position)
     if header_version >= 2:
-        position = _skip_tags(frame, position)
+        position = skip_tags(frame, position)
     return Request(RequestHeader(api_key, version, correlation_id, client_id), frame[position:])
 
 
@@ -102,7 +102,8 @@ def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
         raise ProtocolError("the client id is not UTF-8") from None
 
 
-def _skip_tags(frame: memoryview, position: int) -> int:
+def skip_tags(frame: memoryview, position: int) -> int:
+    """Past the tagged fields of a header: newer peers may send some, none means anything to us."""
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):
@@ -112,7 +113,7 @@ def _skip_tags(frame: memoryview, position: int) -> int:
             if position > len(frame):
                 raise IndexError
     except (IndexError, ValueError):
-        raise ProtocolError("the tagged fields of the request header run past its end") from None
+        raise ProtocolError("the tagged fields of the header run past its end") from None
     return position
 
 

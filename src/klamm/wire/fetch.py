@@ -15,7 +15,6 @@ from klamm.model.errors import ErrorCode
 from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
-from klamm.wire.errors import ProtocolError
 
 FOLLOWER_VERSION: Final = 11
 
@@ -185,7 +184,8 @@ def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchRes
 
 
 def _error(code: int) -> ErrorCode:
+    """A newer broker may know codes that we do not: that partition failed, the others of the answer are fine."""
     try:
         return ErrorCode(code)
     except ValueError:
-        raise ProtocolError(f"unknown error code {code}") from None
+        return ErrorCode.UNKNOWN_SERVER_ERROR

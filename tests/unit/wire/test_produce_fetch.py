@@ -1,0 +1,278 @@
+"""Hand-packed Produce and Fetch equal kafka-python's codec in every version; torn and lying bytes are refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import TopicPartition
+from klamm.wire import fetch, produce
+from klamm.wire.apis import ApiKey
+from klamm.wire.errors import ProtocolError
+from klamm.wire.messages import decode_response, encode_request, encode_response, request_class, response_class
+
+PRODUCE = range(3, 9)
+FETCH = range(4, 12)
+
+
+def produce_request(version: int, rng: random.Random) -> Any:
+    cls = request_class(ApiKey.PRODUCE)
+    topic, partition = cls.TopicProduceData, cls.TopicProduceData.PartitionProduceData
+    return cls(
+        version=version,
+        transactional_id=rng.choice([None, "tx"]),
+        acks=rng.choice([-1, 0, 1]),
+        timeout_ms=1500,
+        topic_data=[
+            topic(
+                name=f"topic-{t}",
+                partition_data=[
+                    partition(index=p, records=rng.choice([None, rng.randbytes(30)])) for p in range(rng.randrange(3))
+                ],
+            )
+            for t in range(3)
+        ],
+    )
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_produce_request(version: int) -> None:
+    rng = random.Random(version)
+    for _ in range(20):
+        theirs = produce_request(version, rng)
+        ours = produce.decode_request(version, memoryview(encode_request(theirs, version)))
+        assert (ours.transactional_id, ours.acks, ours.timeout_ms) == (theirs.transactional_id, theirs.acks, 1500)
+        assert [(tp, bytes(records)) for tp, records in ours.entries] == [
+            (TopicPartition(t.name, p.index), p.records or b"") for t in theirs.topic_data for p in t.partition_data
+        ]
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_produce_request_is_not_copied_and_not_read_past_its_end(version: int) -> None:
+    entries = [(TopicPartition("a", 0), b"0123456789"), (TopicPartition("b", 3), b"x" * 20)]
+    body = b"".join(produce.encode_request(version, acks=-1, timeout_ms=5, entries=entries))
+    ours = produce.decode_request(version, memoryview(body))
+    assert [(tp, bytes(records)) for tp, records in ours.entries] == entries
+    assert all(records.obj is body for _, records in ours.entries)
+    for cut in range(len(body)):
+        with pytest.raises(ProtocolError):
+            produce.decode_request(version, memoryview(body[:cut]))
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_produce_response(version: int) -> None:
+    results = [
+        produce.ProduceResult(TopicPartition("a", 0), ErrorCode.NONE, 17, 99, 3),
+        produce.ProduceResult(TopicPartition("a", 1), ErrorCode.INVALID_RECORD, message="no key"),
+        produce.ProduceResult(TopicPartition("b", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ]
+    body = b"".join(produce.encode_response(version, results, throttle_ms=12))
+    cls = response_class(ApiKey.PRODUCE)
+    topic, partition = cls.TopicProduceResponse, cls.TopicProduceResponse.PartitionProduceResponse
+    expected = cls(
+        version=version,
+        throttle_time_ms=12,
+        responses=[
+            topic(
+                name=name,
+                partition_responses=[
+                    partition(
+                        index=r.partition.partition,
+                        error_code=int(r.error),
+                        base_offset=r.base_offset,
+                        log_append_time_ms=r.log_append_time,
+                        log_start_offset=r.log_start_offset,
+                        record_errors=[],
+                        error_message=r.message,
+                    )
+                    for r in results
+                    if r.partition.topic == name
+                ],
+            )
+            for name in ("a", "b")
+        ],
+    )
+    assert body == encode_response(expected, version)
+
+
+def fetch_request(version: int) -> Any:
+    cls = request_class(ApiKey.FETCH)
+    topic, partition = cls.FetchTopic, cls.FetchTopic.FetchPartition
+    return cls(
+        version=version,
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic=name,
+                partitions=[
+                    partition(
+                        partition=p,
+                        current_leader_epoch=4,
+                        fetch_offset=1 << 40,
+                        log_start_offset=2,
+                        partition_max_bytes=1000 + p,
+                    )
+                    for p in range(3)
+                ],
+            )
+            for name in ("a", "b")
+        ],
+        forgotten_topics_data=[cls.ForgottenTopic(topic="gone", partitions=[1, 2])],
+        rack_id="rack",
+    )
+
+
+@pytest.mark.parametrize("version", FETCH)
+def test_fetch_request(version: int) -> None:
+    body = encode_request(fetch_request(version), version)
+    ours = fetch.decode_request(version, memoryview(body))
+    assert ours == fetch.FetchRequest(
+        -1,
+        500,
+        1,
+        1 << 20,
+        True,
+        0,
+        -1,
+        [
+            fetch.FetchPartition(
+                TopicPartition(name, p), 1 << 40, 1000 + p, 4 if version >= 9 else -1, 2 if version >= 5 else -1
+            )
+            for name in ("a", "b")
+            for p in range(3)
+        ],
+        "rack" if version >= 11 else "",
+    )
+    for cut in range(len(body)):
+        with pytest.raises(ProtocolError):
+            fetch.decode_request(version, memoryview(body[:cut]))
+
+
+RESULTS = [
+    fetch.FetchResult(TopicPartition("a", 0), ErrorCode.NONE, 10, 9, 1, [(5, 3), (6, 4)], b"records"),
+    fetch.FetchResult(TopicPartition("a", 1), ErrorCode.OFFSET_OUT_OF_RANGE),
+    fetch.FetchResult(TopicPartition("b", 0), ErrorCode.NONE, 1, 1, 0, [], memoryview(b"more")),
+    fetch.FetchResult(TopicPartition("b", 1), ErrorCode.NONE, 1, 1, 0, None, b""),
+]
+
+
+@pytest.mark.parametrize("version", FETCH)
+def test_fetch_response(version: int) -> None:
+    chunks = fetch.encode_response(version, RESULTS, throttle_ms=3)
+    assert any(chunk is RESULTS[0].records for chunk in chunks), "records are spliced, not copied"
+    cls = response_class(ApiKey.FETCH)
+    topic, partition = cls.FetchableTopicResponse, cls.FetchableTopicResponse.PartitionData
+    expected = cls(
+        version=version,
+        throttle_time_ms=3,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic=name,
+                partitions=[
+                    partition(
+                        partition_index=r.partition.partition,
+                        error_code=int(r.error),
+                        high_watermark=r.high_watermark,
+                        last_stable_offset=r.last_stable_offset,
+                        log_start_offset=r.log_start_offset,
+                        aborted_transactions=None
+                        if r.aborted is None
+                        else [partition.AbortedTransaction(producer_id=p, first_offset=o) for p, o in r.aborted],
+                        preferred_read_replica=-1,
+                        records=bytes(r.records),
+                    )
+                    for r in RESULTS
+                    if r.partition.topic == name
+                ],
+            )
+            for name in ("a", "b")
+        ],
+    )
+    assert b"".join(chunks) == encode_response(expected, version)
+
+
+def test_follower_reads_what_a_leader_sends() -> None:
+    body = b"".join(fetch.encode_response(11, RESULTS))
+    error, results = fetch.decode_follower_response(memoryview(body))
+    assert error is ErrorCode.NONE
+    assert results == [r._replace(aborted=None) for r in RESULTS]
+    for cut in range(len(body)):
+        with pytest.raises(ProtocolError):
+            fetch.decode_follower_response(memoryview(body[:cut]))
+
+
+def test_follower_request() -> None:
+    partitions = [fetch.FetchPartition(TopicPartition("a", p), 100 + p, 1 << 20, 7, 50) for p in range(2)]
+    body = b"".join(
+        fetch.encode_follower_request(
+            replica_id=3, max_wait_ms=500, min_bytes=1, max_bytes=10 << 20, partitions=partitions
+        )
+    )
+    assert fetch.decode_request(11, memoryview(body)) == fetch.FetchRequest(
+        3, 500, 1, 10 << 20, False, 0, -1, partitions, ""
+    )
+    cls = request_class(ApiKey.FETCH)
+    topic = cls.FetchTopic
+    expected = cls(
+        version=11,
+        replica_id=3,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=10 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic="a",
+                partitions=[
+                    topic.FetchPartition(
+                        partition=p.partition.partition,
+                        current_leader_epoch=7,
+                        fetch_offset=p.fetch_offset,
+                        log_start_offset=50,
+                        partition_max_bytes=1 << 20,
+                    )
+                    for p in partitions
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    assert body == encode_request(expected, 11)
+
+
+def test_counts_and_lengths_that_lie() -> None:
+    for body in (
+        b"\xff\xff\xff\xff\x00\x00\x00\x01\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xff\x00\x00\x00\x01\xff\xff\xff\xff",
+        b"\xff\xff\xff\xff\x00\x00\x00\x01\x00\x00\x00\x01\xff\xff" + bytes(8),
+    ):
+        with pytest.raises(ProtocolError):
+            produce.decode_request(3, memoryview(body))
+
+
+def test_an_error_code_that_we_do_not_know_is_still_an_error() -> None:
+    """A newer broker answers with codes that were invented after ours; the follower must see a failed partition."""
+    body = bytearray(b"".join(fetch.encode_response(11, RESULTS[1:2])))
+    position = body.index(ErrorCode.OFFSET_OUT_OF_RANGE.to_bytes(2, "big"), 10 + 4 + 3 + 4 + 4)
+    body[position : position + 2] = (100).to_bytes(2, "big")
+    _, (result,) = fetch.decode_follower_response(memoryview(body))
+    assert result.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_decoded_by_kafka_python_too() -> None:
+    body = b"".join(fetch.encode_response(11, RESULTS))
+    assert decode_response(ApiKey.FETCH, 11, body).responses[0].partitions[0].records == b"records"
