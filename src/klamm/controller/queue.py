@@ -61,15 +61,18 @@ class ControllerEventQueue:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ControllerEventQueue]:
+        """A plain task and no TaskGroup: what the caller's body raises shall reach the caller as it is."""
         timers = self._register_metrics()
+        worker = asyncio.create_task(self._drain(), name="controller-events")
         try:
-            async with asyncio.TaskGroup() as tasks:
-                worker = tasks.create_task(self._drain(), name="controller-events")
-                try:
-                    yield self
-                finally:
-                    worker.cancel()
+            yield self
         finally:
+            worker.cancel()
+            try:
+                await worker  # an exception that ended it surfaces here
+            except asyncio.CancelledError:
+                if not worker.cancelled():
+                    raise
             self.clear()
             self._metrics.remove(GROUP, MANAGER, "EventQueueSize")
             self._metrics.remove(GROUP, MANAGER, "EventQueueTimeMs")
