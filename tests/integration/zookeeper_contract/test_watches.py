@@ -199,6 +199,17 @@ async def test_set_watches_when_nothing_changed(zk: Any) -> None:
     assert await zk.drain() == [(CHANGED, data), (CHILDREN, child), (CREATED, exist)]
 
 
+@pytest.mark.case("ZK-81")
+async def test_set_watches_with_the_zxid_of_the_last_change_itself(zk: Any) -> None:
+    path = await zk.make("x")
+    changed = (await zk.set(path)).zxid
+    await zk.set_watches(changed, data=(path,))
+    assert await zk.drain() == []
+    created = (await zk.create(f"{path}/c")).zxid
+    await zk.set_watches(created, child=(path,))
+    assert await zk.drain() == []
+
+
 @pytest.mark.case("ZK-82")
 async def test_set_watches_after_a_change_of_data(zk: Any) -> None:
     path = await zk.make("x")

@@ -163,7 +163,7 @@ class Database(Generic[C]):
 
     def _answer(self, operation: Operation, effect: NodeEffect) -> bytes:
         match operation:
-            case SetData() | SetAcl():
+            case SetData() | SetAcl():  # first: there are most of them
                 return self.tree.nodes[effect.path].packed_stat()
             case Create(opcode=OpCode.CREATE):
                 return jute.pack_string(effect.path)
@@ -175,12 +175,12 @@ class Database(Generic[C]):
 def result_opcode(operation: Operation) -> int:
     """Under which type the result of an operation stands in the answer to a multi."""
     match operation:
+        case SetData():
+            return OpCode.SET_DATA
         case Create(opcode=OpCode.CREATE):
             return OpCode.CREATE
         case Create():
             return OpCode.CREATE2
-        case SetData():
-            return OpCode.SET_DATA
         case Check():
             return OpCode.CHECK
     return OpCode.DELETE

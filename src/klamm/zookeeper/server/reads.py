@@ -6,14 +6,20 @@ except for exists. Reference: zookeeper.md sections 1.4, 2.1, 2.3 and 4.1.
 
 from __future__ import annotations
 
-from klamm.model.errors import BadArguments, MarshallingError, NoAuth, NoNode, ZooKeeperError
+import struct
+from typing import Final
+
+from klamm.model.errors import BadArguments, MarshallingError, NoAuth, NoNode
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import OpCode, Permission, Reader
 from klamm.zookeeper.server.access import Caller, permitted, require, shown_to
 from klamm.zookeeper.server.tree import Node, Tree
 from klamm.zookeeper.server.watches import Family, Mode, W
 
-_RESULT_HEADER = {opcode: jute.MULTI_HEADER.pack(opcode, False, 0) for opcode in (OpCode.GET_DATA, OpCode.GET_CHILDREN)}
+_GET_DATA: Final = int(OpCode.GET_DATA)
+_GET_CHILDREN: Final = int(OpCode.GET_CHILDREN)
+_HEADER_AND_LENGTH: Final = struct.Struct(">i?ii")
+"""Header of one operation, and the length of the path or the data behind it."""
 
 
 def readable(tree: Tree, path: str, caller: Caller) -> Node:
@@ -89,27 +95,46 @@ def who_am_i(caller: Caller) -> bytes:
 
 def multi_read(tree: Tree, caller: Caller, reader: Reader) -> bytes:
     """Nothing is answered unless all of it can be decoded; then each read succeeds or fails by itself."""
-    wanted: list[tuple[int, str]] = []
-    while True:
-        opcode, done, _error = reader.multi_header()
-        if done:
-            break
-        if opcode not in _RESULT_HEADER:
-            raise MarshallingError(detail=f"operation {opcode} in a multi-read")
-        wanted.append((opcode, reader.path()))
-        reader.boolean()  # a watch is not to be had here: ZooKeeper ignores it too
+    nodes = tree.nodes
+    pack = _HEADER_AND_LENGTH.pack
     parts: list[bytes] = []
-    for opcode, path in wanted:
-        try:
-            node = readable(tree, path, caller)
-        except ZooKeeperError as error:
-            parts.append(jute.MULTI_ERROR.pack(jute.MULTI_RESULT_TYPE_ERROR, False, error.code, error.code))
-            continue
-        parts.append(_RESULT_HEADER[OpCode(opcode)])
-        if opcode == OpCode.GET_DATA:
-            parts.append(jute.pack_buffer(node.data))
-            parts.append(node.packed_stat())
+    for opcode, path in _wanted(reader):
+        node = nodes.get(path)
+        if node is None or not permitted(node.acl, Permission.READ, caller):
+            code = NoNode.code if node is None else NoAuth.code
+            parts.append(jute.MULTI_ERROR.pack(jute.MULTI_RESULT_TYPE_ERROR, False, code, code))
+        elif opcode == _GET_DATA:
+            data = node.data
+            parts += (pack(opcode, False, 0, -1 if data is None else len(data)), data or b"", node.packed_stat())
         else:
-            parts.append(jute.pack_strings(list(node.children or ())))
+            names = list(node.children or ())
+            parts.append(jute.MULTI_HEADER.pack(opcode, False, 0) + jute.pack_strings(names))
     parts.append(jute.MULTI_END)
     return b"".join(parts)
+
+
+def _wanted(reader: Reader) -> list[tuple[int, str]]:
+    """Opcodes and paths. Hundreds come at once, so this reads the bytes itself. The watch byte of each is skipped:
+    ZooKeeper ignores it too."""
+    data, position = bytes(reader.data), reader.position
+    unpack, head = _HEADER_AND_LENGTH.unpack_from, _HEADER_AND_LENGTH.size
+    wanted: list[tuple[int, str]] = []
+    try:
+        while len(data) - position >= head:
+            opcode, done, _error, length = unpack(data, position)
+            if done:
+                return wanted
+            if opcode not in (_GET_DATA, _GET_CHILDREN):
+                raise MarshallingError(detail=f"operation {opcode} in a multi-read")
+            start = position + head
+            position = start + length + 1
+            if length < 0 or position > len(data):
+                raise MarshallingError(detail=f"path of {length} bytes")
+            wanted.append((opcode, data[start : position - 1].decode()))
+    except UnicodeDecodeError as error:
+        raise MarshallingError(detail="a path is not UTF-8") from error
+    reader.position = position
+    _opcode, done, _error = reader.multi_header()
+    if not done:
+        raise MarshallingError(detail="a multi-read ends within an operation")
+    return wanted
