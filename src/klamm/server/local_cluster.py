@@ -76,6 +76,8 @@ class LocalBroker:
             "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
             "inter.broker.listener.name": "INTERNAL",
             "log.dirs": str(self.directory / "data"),
+            # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
+            "controlled.shutdown.retry.backoff.ms": "200",
             **self._properties,
         }
 
