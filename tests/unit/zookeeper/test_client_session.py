@@ -193,7 +193,7 @@ def play(scenario: Scenario, connect: str = "zk:2181") -> ScriptedServer:
             link.send(jute.reply_frame(xid, server.zxid, 0)),
             asyncio.get_running_loop().call_later(0.001, link.abort),
         )[0]
-        async with client.running():
+        async with asyncio.timeout(3600), client.running():  # virtual: pings alone would go on for ever
             await scenario(server, client)
 
     run_in_virtual_time(main())
@@ -733,3 +733,16 @@ class TestBulkReads:
             assert reading.cancelled()
 
         play(scenario)
+
+
+def test_request_numbers_begin_again_after_the_largest() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        answer_with_node(server, client)
+        connection = client._session._connection
+        assert connection is not None
+        connection._xid = jute.MAX_XID - 1
+        await client.get("/a")
+        await client.get("/a")
+        assert [xid for xid, _, _ in server.links[0].frames[-2:]] == [jute.MAX_XID, 1]
+
+    play(scenario)

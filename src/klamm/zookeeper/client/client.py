@@ -110,6 +110,8 @@ class ZooKeeperClient:
 
     @property
     def state(self) -> SessionState:
+        if self._session.state is SessionState.CONNECTED and not self._session.is_connected:
+            return SessionState.DISCONNECTED  # the keeper has yet to notice
         return self._session.state
 
     @property

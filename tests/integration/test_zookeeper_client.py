@@ -1,0 +1,548 @@
+"""The ZooKeeper client against servers: the real one, and ours. What it promises must hold on both."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from klamm.model.brokers import Broker, Endpoint
+from klamm.model.errors import (
+    BadVersion,
+    ConnectionLoss,
+    InvalidAcl,
+    NoAuth,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    RuntimeInconsistency,
+    SessionExpired,
+    ZooKeeperError,
+)
+from klamm.model.ids import BrokerId
+from klamm.model.ports import (
+    Acl,
+    Check,
+    Create,
+    CreateMode,
+    Delete,
+    Fence,
+    Set,
+    Stat,
+    WatchEvent,
+    WatchKind,
+)
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.client import SessionState, ZooKeeperClient
+from klamm.zookeeper.client.connection import Connection, Request
+from klamm.zookeeper.jute import ConnectRequest, OpCode
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+from klamm.zookeeper.znodes import broker_id
+from klamm.zookeeper.znodes.registration import register
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+roots = (f"/test-{n}" for n in itertools.count())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["ours", "real"])
+async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    if request.param == "ours":
+        async with MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1)).running() as ours:
+            yield ours.address
+        return
+    if why := available():
+        pytest.skip(why)
+    async with EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), force_sync=False).running() as real:
+        yield real.connect_string
+
+
+def client_of(address: str, **options: Any) -> ZooKeeperClient:
+    return ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(7), address, 6000, **options)
+
+
+Connect = Callable[..., Any]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def connect(address: str) -> AsyncIterator[Connect]:
+    """Further clients below the test's own chroot, closed at its end."""
+    root = next(roots)
+    async with AsyncExitStack() as stack:
+
+        async def connect(**options: Any) -> ZooKeeperClient:
+            return await stack.enter_async_context(client_of(address + root, **options).running())
+
+        await (await connect()).ensure_path("/")
+        yield connect
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def zk(connect: Connect) -> ZooKeeperClient:
+    client: ZooKeeperClient = await connect()
+    return client
+
+
+async def expire(address: str, client: ZooKeeperClient) -> None:
+    """End its session from outside: a second connection of the same session closes it.
+
+    The close goes out in one write with the handshake, and again if need be: the client, thrown off its connection by
+    ours, comes back at once and may throw us off in turn.
+    """
+    session_id, password = client.session_id, client._session._password
+    host, _, port = address.partition(":")
+    while client.session_id == session_id:
+        connection = Connection(SystemClock(), lambda _: None)
+        await AsyncioNetwork().connect(lambda connection=connection: connection, host, int(port))
+        resumed = asyncio.create_task(connection.handshake(ConnectRequest(0, 6000, session_id, password)))
+        await asyncio.sleep(0)
+        connection.send(Request(OpCode.CLOSE_SESSION, b"", ""))
+        await asyncio.gather(resumed, asyncio.shield(connection.closed), return_exceptions=True)
+        await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# --- single operations ---
+
+
+async def test_a_nodes_life(zk: ZooKeeperClient) -> None:
+    path, created = await zk.create("/a", b"one")
+    assert (path, created.version, created.ephemeral_owner) == ("/a", 0, 0)
+    assert (await zk.set("/a", b"two", 0)).version == 1
+    with pytest.raises(BadVersion, match="/a"):
+        await zk.set("/a", b"three", 0)
+    data, stat = await zk.get("/a")
+    assert (data, stat.version, stat.czxid) == (b"two", 1, created.czxid)
+    assert await zk.exists("/a") == stat
+    await zk.create("/a/b")
+    assert await zk.children("/a") == ["b"]
+    with pytest.raises(NotEmpty):
+        await zk.delete("/a")
+    await zk.delete("/a/b")
+    await zk.sync("/a")
+    await zk.delete("/a", 1)
+    assert await zk.exists("/a") is None
+    for missing in (zk.get("/a"), zk.children("/a"), zk.set("/a", b""), zk.delete("/a"), zk.create("/a/b")):
+        with pytest.raises(NoNode):
+            await missing
+
+
+async def test_null_and_empty_data_stay_different(zk: ZooKeeperClient) -> None:
+    await zk.create("/null", None)
+    await zk.create("/empty", b"")
+    assert [node and node.data for node in await zk.get_many(["/null", "/empty"])] == [None, b""]
+    assert ((await zk.get("/null")).data, (await zk.get("/empty")).data) == (None, b"")
+
+
+@pytest.mark.case("ZKC-01")
+async def test_ensure_path(zk: ZooKeeperClient) -> None:
+    await zk.ensure_path("/x/y/z")
+    await zk.ensure_path("/x/y/z")
+    assert (await zk.get("/x/y")).data is None
+
+
+async def test_sequential_names_also_below_the_chroot_itself(zk: ZooKeeperClient) -> None:
+    assert (await zk.create("/n-", mode=CreateMode.PERSISTENT_SEQUENTIAL))[0] == "/n-0000000000"
+    assert (await zk.create("/", mode=CreateMode.EPHEMERAL_SEQUENTIAL))[0] == "/0000000001"
+    (third,) = await zk.multi([Create("/q-", mode=CreateMode.PERSISTENT_SEQUENTIAL)])
+    assert third == "/q-0000000002"
+
+
+async def test_the_chroot_is_invisible_inside(zk: ZooKeeperClient, address: str) -> None:
+    await zk.create("/inside", b"x")
+    async with client_of(address).running() as outside:
+        (root,) = [r for r in await outside.children("/") if r in zk._chroot.prefix]
+        assert (await outside.get(f"/{root}/inside")).data == b"x"
+    assert await zk.children("/") == ["inside"]
+
+
+async def test_ephemerals_are_gone_when_close_returns(zk: ZooKeeperClient, connect: Connect) -> None:
+    other = await connect()
+    await other.create("/e", b"", CreateMode.EPHEMERAL)
+    stat = await zk.exists("/e")
+    assert stat is not None
+    assert stat.ephemeral_owner == other.session_id
+    await other.close()
+    assert await zk.exists("/e") is None
+    assert other.state is SessionState.CLOSED
+    with pytest.raises(SessionExpired, match="closed"):
+        await other.get("/e")
+
+
+async def test_acls_and_identity(zk: ZooKeeperClient, connect: Connect) -> None:
+    owner = await connect(credentials=[("digest", b"kafka:secret")])
+    await owner.create("/secret", b"x", acl=(Acl(31, "auth", ""),))
+    acl, _ = await owner.get_acl("/secret")
+    assert [(entry.perms, entry.scheme) for entry in acl] == [(31, "digest")]
+    with pytest.raises(NoAuth):
+        await zk.get("/secret")
+    with pytest.raises(NoAuth, match="/secret"):
+        await zk.get_many(["/", "/secret"])
+    owner.drop_connection()
+    await asyncio.sleep(0)
+    assert (await owner.get("/secret")).data == b"x"  # the identity is told again to each connection
+    await zk.add_auth("digest", b"kafka:secret")
+    assert (await zk.get("/secret")).data == b"x"
+    stat = await zk.set_acl("/secret", [Acl(1, "world", "anyone")], 0)
+    assert stat.aversion == 1
+    with pytest.raises(InvalidAcl):
+        await zk.set_acl("/secret", [])
+
+
+async def test_multi_is_all_or_nothing(zk: ZooKeeperClient) -> None:
+    results = await zk.multi([Create("/m", b"0"), Set("/m", b"1", 0), Check("/m", 1), Create("/m/c"), Delete("/m/c")])
+    assert [type(result) for result in results] == [str, Stat, type(None), str, type(None)]
+    failed = await zk.multi([Set("/m", b"2", 1), Check("/m", 1), Delete("/m")])
+    assert [type(result) for result in failed] == [RuntimeInconsistency, BadVersion, RuntimeInconsistency]
+    assert (await zk.get("/m")).data == b"1"
+
+
+# --- bulk ---
+
+
+@pytest.mark.case("ZKC-15")
+async def test_bulk_in_the_order_of_the_arguments(zk: ZooKeeperClient) -> None:
+    await zk.create("/fence", b"")
+    paths = [f"/{i:04d}" for i in range(1700)]
+    created = await zk.write_many([Create(path, path.encode()) for path in paths], Fence("/fence", 0))
+    assert created == paths
+    wanted = [path for path in reversed(paths) for path in (path, path + "-missing")]
+    nodes = await zk.get_many(wanted)
+    assert [node.data.decode() if node and node.data else None for node in nodes[0::2]] == list(reversed(paths))
+    assert set(nodes[1::2]) == {None}
+    listings = await zk.children_many(["/", "/0000", "/nowhere"])
+    assert sorted(listings[0] or ()) == [*(path[1:] for path in paths), "fence"]
+    assert listings[1:] == [[], None]
+
+
+@pytest.mark.case("ZKC-10")
+async def test_a_held_fence_stops_everything(zk: ZooKeeperClient) -> None:
+    await zk.create("/fence", b"")
+    await zk.set("/fence", b"successor")
+    with pytest.raises(BadVersion) as caught:
+        await zk.write_many([Create(f"/{i}") for i in range(5000)], Fence("/fence", 0))
+    assert caught.value.path == "/fence"
+    assert await zk.children("/") == ["fence"]
+    with pytest.raises(NoNode):
+        await zk.write_many([Create("/x")], Fence("/no fence", 0))
+
+
+async def test_a_conflict_fails_its_own_multi_only(zk: ZooKeeperClient) -> None:
+    await zk.create("/fence", b"")
+    await zk.write_many([Create(f"/{i:04d}") for i in range(1500)])
+    await zk.set("/0700", b"changed by somebody")
+    results = await zk.write_many([Set(f"/{i:04d}", b"x", 0) for i in range(1500)], Fence("/fence", 0))
+    failed = [i for i, result in enumerate(results) if isinstance(result, ZooKeeperError)]
+    assert failed == list(range(500, 1000))
+    assert [i for i in failed if isinstance(results[i], BadVersion)] == [700]
+
+
+# --- watches ---
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def __call__(self, event: WatchEvent) -> None:
+        self.events.append((event.kind.name, event.path))
+
+
+@pytest.mark.case("ZKC-14")
+async def test_each_kind_of_watch(zk: ZooKeeperClient, connect: Connect) -> None:
+    other, log = await connect(), Log()
+    assert await zk.exists("/w", log) is None
+    await other.create("/w", b"")
+    await zk.sync("/")
+    assert log.events == [("CREATED", "/w")]
+    await zk.get("/w", log)
+    await zk.get("/w", log)  # twice asked, once told
+    await zk.children("/w", log)
+    await other.set("/w", b"1")
+    await other.create("/w/c")
+    await zk.sync("/")
+    assert log.events[1:] == [("DATA_CHANGED", "/w"), ("CHILDREN_CHANGED", "/w")]
+    await zk.get("/w/c", log)
+    await zk.children("/w/c", log)
+    await other.delete("/w/c")
+    await zk.sync("/")
+    assert log.events[3:] == [("DELETED", "/w/c")]
+    assert zk.watch_count == 0
+
+
+async def test_watches_survive_a_lost_connection_and_report_what_happened_meanwhile(
+    zk: ZooKeeperClient, connect: Connect
+) -> None:
+    other, log = await connect(), Log()
+    for name in ("changed", "deleted", "same", "recreated"):
+        await zk.create(f"/{name}", b"")
+        await zk.get(f"/{name}", log)
+    await zk.exists("/created", log)
+    await zk.exists("/still missing", log)
+    await zk.children("/", log)
+    zk.drop_connection()
+    # Nothing of ours runs in between: these are sent before the client can have reconnected.
+    await asyncio.gather(
+        other.multi([Set("/changed", b"1"), Delete("/deleted"), Delete("/recreated"), Create("/created")]),
+        other.create("/recreated"),
+    )
+    await zk.get("/same")
+    assert sorted(log.events) == [
+        ("CHILDREN_CHANGED", "/"),
+        ("CREATED", "/created"),
+        ("DATA_CHANGED", "/changed"),
+        ("DATA_CHANGED", "/recreated"),
+        ("DELETED", "/deleted"),
+    ]
+    await other.multi([Set("/same", b"1"), Create("/still missing")])
+    await zk.sync("/")
+    assert sorted(log.events[5:]) == [("CREATED", "/still missing"), ("DATA_CHANGED", "/same")]
+    assert zk.disconnections == 1
+    assert zk.expirations == 0
+
+
+async def test_fifty_thousand_watches_fire_once_each(zk: ZooKeeperClient, scaled: Callable[[int, int], int]) -> None:
+    count = scaled(5_000, 50_000)
+    paths = [f"/{i}" for i in range(count)]
+    await zk.write_many([Create(path, b"") for path in paths[: count - 10]])
+    log = Log()
+    nodes = await zk.get_many_and_watch(paths, log)
+    assert nodes.count(None) == 10
+    assert (log.events, zk.watch_count) == ([], count)
+    zk.drop_connection()
+    await asyncio.sleep(0)
+    await zk.sync("/")
+    assert (log.events, zk.watch_count) == ([], count)  # set again, and nothing fires in excess
+    await zk.write_many([Set(path, b"x") for path in paths[:-10]])
+    await zk.write_many([Create(path, b"x") for path in paths[-10:]])
+    await zk.sync("/")
+    assert log.events == [("DATA_CHANGED", path) for path in paths[:-10]] + [("CREATED", path) for path in paths[-10:]]
+    assert zk.watch_count == 0
+
+
+class Mirror:
+    """Holds the versions of many nodes by watches alone, as the controller does."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self.client = client
+        self.versions: dict[str, int] = {}
+        self.dirty: set[str] = set()
+        self.wake = asyncio.Event()
+
+    def on_event(self, event: WatchEvent) -> None:
+        assert event.kind is WatchKind.DATA_CHANGED
+        self.dirty.add(event.path)
+        self.wake.set()
+
+    async def follow(self) -> None:
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            await self.read(sorted(self.dirty))
+
+    async def read(self, paths: list[str]) -> None:
+        self.dirty -= set(paths)
+        try:
+            nodes = await self.client.get_many_and_watch(paths, self.on_event)
+        except ConnectionLoss:
+            self.dirty |= set(paths)
+            self.wake.set()
+            return
+        for path, node in zip(paths, nodes, strict=True):
+            assert node is not None
+            self.versions[path] = node.stat.version
+
+
+async def test_no_change_is_missed_while_connections_die(
+    zk: ZooKeeperClient, connect: Connect, scaled: Callable[[int, int], int]
+) -> None:
+    writer: ZooKeeperClient = await connect()
+    random = Random(3)
+    paths = [f"/{i:04d}" for i in range(1000)]
+    await writer.write_many([Create(path, b"") for path in paths])
+    written = dict.fromkeys(paths, 0)
+    mirror = Mirror(zk)
+    await mirror.read(paths)
+    following = asyncio.create_task(mirror.follow())
+    writing = True
+
+    async def write() -> None:
+        while writing:
+            chosen = random.sample(paths, 50)
+            for path, result in zip(chosen, await writer.write_many([Set(p, b"x") for p in chosen]), strict=True):
+                assert isinstance(result, Stat)
+                written[path] = result.version
+            await asyncio.sleep(random.uniform(0, 0.003))
+
+    task = asyncio.create_task(write())
+    kills = scaled(10, 50)
+    for _ in range(kills):
+        await asyncio.sleep(random.uniform(0.005, 0.05))
+        await until(lambda: zk.state is SessionState.CONNECTED)
+        zk.drop_connection()
+    writing = False
+    await task
+    await until(lambda: zk.disconnections >= kills)
+    await until(lambda: mirror.versions == written)
+    following.cancel()
+
+
+async def test_no_change_between_the_batches_of_one_read_is_missed(
+    zk: ZooKeeperClient, connect: Connect, scaled: Callable[[int, int], int]
+) -> None:
+    """Each batch is watched from its own zxid on; with a later one this fails within a few rounds."""
+    writer: ZooKeeperClient = await connect()
+    random = Random(4)
+    paths = [f"/{i:04d}" for i in range(3000)]
+    await writer.write_many([Create(path, b"") for path in paths])
+    for _ in range(scaled(10, 60)):
+        mirror = Mirror(zk)
+        following = asyncio.create_task(mirror.follow())
+        reading = asyncio.create_task(mirror.read(paths))
+        while not reading.done():
+            await asyncio.gather(*(writer.set(path, b"x") for path in random.sample(paths, 30)))
+        await reading
+        nodes = await writer.get_many(paths)
+        written = {path: node.stat.version for path, node in zip(paths, nodes, strict=True) if node is not None}
+        await until(lambda mirror=mirror, written=written: mirror.versions == written)
+        following.cancel()
+
+
+# --- sessions ---
+
+
+class Owner:
+    """A session's owner: notes when it is called, and what it could do at that moment."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self.client = client
+        self.seen: list[str] = []
+
+    async def before_new_session(self) -> None:
+        try:
+            await self.client.get("/")
+        except SessionExpired:
+            self.seen.append("before: refused")
+
+    async def after_new_session(self) -> None:
+        await self.client.create("/owned", b"", CreateMode.EPHEMERAL)
+        self.seen.append("after: created")
+
+    async def on_auth_failure(self) -> None:
+        raise AssertionError
+
+
+async def test_forced_expiries(
+    zk: ZooKeeperClient, connect: Connect, address: str, scaled: Callable[[int, int], int]
+) -> None:
+    client: ZooKeeperClient = await connect()
+    await client.create("/owned", b"", CreateMode.EPHEMERAL)
+    owner = Owner(client)
+    client.add_session_listener(owner)
+    for round_ in range(1, scaled(5, 100) + 1):
+        before = client.session_id
+        await client.get("/owned", lambda _: None)
+        await expire(address, client)
+        await until(lambda round_=round_: len(owner.seen) == 2 * round_)
+        assert owner.seen[-2:] == ["before: refused", "after: created"]
+        assert client.session_id != before
+        assert client.watch_count == 0
+        stat = await zk.exists("/owned")
+        assert stat is not None
+        assert stat.ephemeral_owner == client.session_id
+        assert client.expirations == round_
+
+
+async def test_an_idle_session_lives_by_pings(address: str) -> None:
+    client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), address, 1000)
+    async with client.running():
+        session = client.session_id
+        await asyncio.sleep(2.5)
+        assert client.silence() < 0.7
+        await client.get("/")
+        assert (client.session_id, client.disconnections, client.expirations) == (session, 0, 0)
+
+
+# --- registration of a broker ---
+
+BROKER = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "127.0.0.1", 9092),))
+
+
+async def test_registration(zk: ZooKeeperClient, connect: Connect) -> None:
+    await zk.ensure_path("/brokers/ids")
+    document = broker_id.encode(BROKER, 1)
+    epoch = await register(zk, BROKER.id, document)
+    node = await zk.get("/brokers/ids/1")
+    assert (node.data, node.stat.version, node.stat.czxid) == (document, 1, epoch)
+    assert await register(zk, BROKER.id, document) == epoch  # our session owns it: that is our registration
+
+    other: ZooKeeperClient = await connect()
+    with pytest.raises(NodeExists, match=f"0x{zk.session_id:x}"):
+        await register(other, BROKER.id, document)
+    later = await register(other, BROKER.id, document, previous_session_id=zk.session_id)
+    assert later > epoch
+    stat = await zk.exists("/brokers/ids/1")
+    assert stat is not None
+    assert (stat.ephemeral_owner, stat.version) == (other.session_id, 1)
+
+
+async def test_registration_without_its_parent_fails(zk: ZooKeeperClient) -> None:
+    with pytest.raises(NoNode):
+        await register(zk, BROKER.id, b"{}")
+
+
+# --- the real server dies ---
+
+
+@asynccontextmanager
+async def real_server(directory: Path) -> AsyncIterator[EmbeddedZooKeeper]:
+    if why := available():
+        pytest.skip(why)
+    async with EmbeddedZooKeeper(directory).running() as server:
+        yield server
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_session_ephemerals_and_watches_outlive_a_killed_server(tmp_path: Path) -> None:
+    async with real_server(tmp_path) as server, client_of(server.connect_string).running() as client:
+        session, log = client.session_id, Log()
+        await client.create("/e", b"", CreateMode.EPHEMERAL)
+        await client.create("/w", b"")
+        await client.get("/w", log)
+        await server.kill()
+        waiting = asyncio.create_task(client.get("/e"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done() or isinstance(waiting.exception(), ConnectionLoss)
+        await server.restart()
+        node = await client.get("/e")
+        assert node.stat.ephemeral_owner == session == client.session_id
+        await client.set("/w", b"1")
+        assert log.events == [("DATA_CHANGED", "/w")]
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_a_server_that_lost_its_data_ends_the_session_instead_of_refusing_it_for_ever(tmp_path: Path) -> None:
+    async with real_server(tmp_path / "first") as first:
+        client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), first.connect_string, 1500)
+        await client.start()
+        for i in range(20):
+            await client.create(f"/{i}")
+        await first.kill()
+        async with EmbeddedZooKeeper(tmp_path / "second", port=first.port).running():
+            await until(lambda: client.expirations == 1 and client.state is SessionState.CONNECTED)
+            assert await client.children("/") == ["zookeeper"]
+            await client.close()
