@@ -1,9 +1,10 @@
 """From an API key to its handler: one table, which is also what ApiVersions advertises.
 
-A message handler gets the decoded request and returns the response to encode; a raw handler (Produce, Fetch) gets the
-body's bytes and returns chunks, because record data is not to be copied. A version that is not in the table closes the
-connection without an answer, as with Kafka, except for ApiVersions itself: a client that is newer than we are must be
-able to ask. Control requests are obeyed only on the listener that brokers use among themselves (design D6).
+A message handler gets the decoded request and returns the response to encode; a raw handler gets the body's bytes and
+returns chunks: record data is not to be copied, and the large control requests are decoded in slices. A version that is
+not in the table closes the connection without an answer, as with Kafka, except for ApiVersions itself: a client that is
+newer than we are must be able to ask. Control requests are obeyed only on the listener that brokers use among
+themselves (design D6).
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ RawHandler = Callable[[Services, RequestContext, int, memoryview], Awaitable[Seq
 MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
     ApiKey.LIST_OFFSETS: list_offsets.handle,
     ApiKey.METADATA: metadata.handle,
-    ApiKey.LEADER_AND_ISR: leader_and_isr.handle,
     ApiKey.STOP_REPLICA: stop_replica.handle,
-    ApiKey.UPDATE_METADATA: update_metadata.handle,
     ApiKey.CONTROLLED_SHUTDOWN: controlled_shutdown.handle,
     ApiKey.CREATE_TOPICS: create_topics.handle,
     ApiKey.DELETE_TOPICS: delete_topics.handle,
@@ -58,6 +57,8 @@ MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
 RAW_HANDLERS: Final[dict[ApiKey, RawHandler]] = {
     ApiKey.PRODUCE: produce.handle,
     ApiKey.FETCH: fetch.handle,
+    ApiKey.UPDATE_METADATA: update_metadata.handle,
+    ApiKey.LEADER_AND_ISR: leader_and_isr.handle,
 }
 
 
@@ -85,11 +86,11 @@ class Dispatcher:
         api = self._served.get(key)
         if api is None or not api.serves(version):
             raise ProtocolError(f"{key.name} version {version} is not served")
+        if key in CONTROL_APIS and not context.privileged:
+            return self._refuse_control(context, key, version)
         raw = RAW_HANDLERS.get(key)
         if raw is not None:
             return await raw(self._services, context, version, body)
-        if key in CONTROL_APIS and not context.privileged:
-            return self._refuse_control(context, key, version)
         response = await MESSAGE_HANDLERS[key](self._services, context, version, decode_request(key, version, body))
         return [encode_response(response, version)]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from klamm.broker.handlers.leader_and_isr import sender_of
+from klamm.broker.handlers.control_requests import sender_of
 from klamm.broker.handlers.services import Services
 from klamm.broker.replica_manager import StopOrder
 from klamm.model.requests import RequestContext
