@@ -12,7 +12,7 @@ from klamm.testing.cluster import KlammCluster
 VERSION = "2.5.1"
 
 
-def test_real_clients_produce_and_consume(klamm_cluster: KlammCluster) -> None:
+async def test_real_clients_produce_and_consume(klamm_cluster: KlammCluster) -> None:
     cluster = klamm_cluster
     cluster.create_topic("shared", partitions=1, replication_factor=3)
     expected = []
@@ -29,30 +29,30 @@ def test_real_clients_produce_and_consume(klamm_cluster: KlammCluster) -> None:
         assert rdkafka.flush(30) == 0
         expected += [value, f"librdkafka {codec}".encode()]
 
-    sent = run_tool(
+    sent = await run_tool(
         VERSION,
         "kafka.tools.ConsoleProducer",
         *("--broker-list", cluster.bootstrap, "--topic", "shared", "--request-required-acks", "all"),
         stdin="java one\njava two\n",
     )
-    assert sent.returncode == 0, sent.stderr
+    assert sent.code == 0, sent.errors
     expected += [b"java one", b"java two"]
 
     assert read_with_kafka_python(cluster, len(expected)) == expected
     assert read_with_librdkafka(cluster, len(expected)) == expected
-    read = run_tool(
+    read = await run_tool(
         VERSION,
         "kafka.tools.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap, "--topic", "shared", "--partition", "0", "--offset", "earliest"),
         *("--max-messages", str(len(expected)), "--timeout-ms", "30000"),
     )
-    assert read.stdout.encode().splitlines() == expected, read.stderr
+    assert read.output.encode().splitlines() == expected, read.errors
 
     leader = cluster.leader_of("shared", 0)
     segment = cluster.directory(leader) / "shared-0" / "00000000000000000000.log"
-    dump = run_tool(VERSION, "kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log")
-    assert "java two" in dump.stdout and "isvalid: true" in dump.stdout, dump.stdout + dump.stderr
-    assert "isvalid: false" not in dump.stdout
+    dump = await run_tool(VERSION, "kafka.tools.DumpLogSegments", "--files", str(segment), "--print-data-log")
+    assert "java two" in dump.output and "isvalid: true" in dump.output, dump.output + dump.errors
+    assert "isvalid: false" not in dump.output
 
 
 def read_with_kafka_python(cluster: KlammCluster, count: int) -> list[bytes]:
