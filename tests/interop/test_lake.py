@@ -1,7 +1,7 @@
 """Topic to Delta table with the driver killed by `kill -9` in mid-stream: the audit is clean, and finds planted faults.
 
-`KLAMM_SCALE=full` takes 200,000 records, and Apache Kafka besides klamm. `KLAMM_TEST_BOOTSTRAP` names a running cluster to
-use instead.
+`KLAMM_SCALE=full` takes 200,000 records, and Apache Kafka besides klamm. `KLAMM_TEST_BOOTSTRAP` names a running cluster
+to use instead.
 """
 
 from __future__ import annotations

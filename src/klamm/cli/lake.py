@@ -66,8 +66,8 @@ def _parse_lake(text: str) -> Path:
     return Path(rest if separator else text).absolute()
 
 
-def _end_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    """Leaves through the `finally` blocks, which stop the queries and the JVM."""
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Leaves through the `finally` blocks, which end the JVM; a batch under way is committed or is not."""
     raise SystemExit(128 + number)
 
 
@@ -75,14 +75,13 @@ def _run(job: Callable[[], _T]) -> _T:
     """One clear line for whatever the job could foresee."""
     from klamm.pipelines.lake_state import LakeError
 
-    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     try:
         return job()
     except LakeError as e:
         print(f"klamm: {' '.join(str(e).split())}", file=sys.stderr)
         raise typer.Exit(1) from e
-    except KeyboardInterrupt as e:
-        raise typer.Exit(130) from e
 
 
 @lake_app.command()

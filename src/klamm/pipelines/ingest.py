@@ -135,8 +135,9 @@ class TopicIngest:
     def claim(self) -> IngestState:
         """Steps a and b."""
         try:
+            quoted = str(self._table).replace("`", "``")
             self._spark.sql(
-                f"CREATE TABLE IF NOT EXISTS delta.`{self._table}` ({_COLUMNS}) USING DELTA "
+                f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({_COLUMNS}) USING DELTA "
                 f"TBLPROPERTIES ('delta.logRetentionDuration' = '{_LOG_RETENTION}')"
             )
             before = self._log.state()
@@ -239,22 +240,22 @@ class TopicIngest:
 
 def run_ingest(options: IngestOptions) -> list[TopicReport]:
     require_spark()
+    try:
+        (options.lake / _WORK).mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise LakeError(f"cannot write to the lake {options.lake}: {e.strerror}") from e
     with KafkaTopics(options.bootstrap_server) as kafka:
         for topic in options.topics:
             kafka.log_bounds(topic)  # an unknown topic or a silent broker is told before Spark takes its seconds
         with spark_session(options.master, f"klamm lake ingest {options.name}") as spark:
             ingests = [TopicIngest(spark, options, topic) for topic in options.topics]
             queries: list[StreamingQuery] = []
-            try:
-                for topic, ingest in zip(options.topics, ingests, strict=True):
-                    state = ingest.claim()
-                    bounds = kafka.log_bounds(topic)
-                    check_position(topic, state.ends, bounds)
-                    queries.append(ingest.start(state, sorted(bounds)))
-                _await_all(ingests, queries)
-            finally:
-                for query in queries:
-                    query.stop()
+            for topic, ingest in zip(options.topics, ingests, strict=True):
+                state = ingest.claim()
+                bounds = kafka.log_bounds(topic)
+                check_position(topic, state.ends, bounds)
+                queries.append(ingest.start(state, sorted(bounds)))
+            _await_all(ingests, queries)  # one that fails ends the session, and the others with it
     return [ingest.report for ingest in ingests]
 
 

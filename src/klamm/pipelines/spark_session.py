@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "1g"
+_END_SECONDS_MAX = 30
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -50,11 +53,10 @@ def spark_session(master: str, application: str) -> Iterator[SparkSession]:
     jars = spark_jars()
     scratch = _fresh_scratch()
     try:
-        session = _start(master, application, jars, scratch)
-        try:
+        with _jvm_that_ends():
+            session = _start(master, application, jars, scratch)
             yield session
-        finally:
-            _stop(session)
+            session.stop()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         with suppress(OSError):  # not the last one
@@ -62,7 +64,6 @@ def spark_session(master: str, application: str) -> Iterator[SparkSession]:
 
 
 def _start(master: str, application: str, jars: list[Path], scratch: Path) -> SparkSession:
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -93,21 +94,44 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
     try:
         # the JVM's working directory too: it drops a directory `artifacts` there
         with _standard_error_to(log_file), chdir(scratch):
-            return builder.getOrCreate()
-    except PySparkException as e:
-        lines = log_file.read_text(errors="replace").strip().splitlines()
-        raise LakeError(f"Spark did not start on {master}: {lines[-1].strip() if lines else e}") from e
+            on_interrupt = signal.getsignal(signal.SIGINT)
+            session = builder.getOrCreate()
+            signal.signal(signal.SIGINT, on_interrupt)  # Spark's own handler talks to the JVM out of turn
+            return session
+    except spark_errors() as e:
+        # a JVM that ended before it could answer has said why only in its log
+        reason = _reason(log_file) if "JAVA_GATEWAY_EXITED" in str(e) else one_line(e)
+        raise LakeError(f"Spark did not start on {master}: {reason}") from e
 
 
-def _stop(session: SparkSession) -> None:
-    """Ends the session and waits for its JVM, which would otherwise outlive us for a moment."""
-    gateway = session.sparkContext._gateway
-    session.stop()
-    process = getattr(gateway, "proc", None)
-    if gateway is not None and process is not None:
-        gateway.shutdown()
-        process.stdin.close()  # the JVM ends when its standard input does
-        process.wait()
+def _reason(log_file: Path) -> str:
+    lines = log_file.read_text(errors="replace").strip().splitlines() if log_file.exists() else []
+    telling = [line for line in lines if "rror" in line or "nrecognized" in line]
+    return (telling or lines or ["the JVM ended without a word"])[0].strip()[:300]
+
+
+@contextmanager
+def _jvm_that_ends() -> Iterator[None]:
+    """Ends the JVM without asking it: a signal may have cut a conversation with it in the middle.
+
+    It ends when its standard input does. What it was writing is committed or is not; both are well.
+    """
+    from pyspark import SparkContext
+
+    try:
+        yield
+    finally:
+        gateway = SparkContext._gateway
+        process = getattr(gateway, "proc", None)
+        if gateway is not None and process is not None:
+            process.stdin.close()
+            try:
+                process.wait(_END_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            gateway.shutdown()  # our own threads that served it
+            SparkContext._gateway = SparkContext._jvm = None  # the next session starts a JVM of its own
 
 
 @contextmanager
@@ -146,9 +170,9 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 def one_line(error: BaseException) -> str:
     """The sentence of a Spark error, without plan, state and stack."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in lines:
-        if line.startswith("Reason:"):
-            return line[:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for mark in ("Reason:", ": "):  # a streaming query's cause; the exception of a failed call into Java
+        for line in lines:
+            if line.startswith(mark):
+                return line.removeprefix(": ")[:300]
     return lines[0][:300] if lines else type(error).__name__
