@@ -1,9 +1,9 @@
 """What one step tells the brokers. Built by the step, sealed once, never shared or reused: nothing to clear, so a
 failure cannot poison the next one (Kafka's batch objects outlive even a resignation: controller.md 12.3).
 
-Order within a batch, per broker: LeaderAndIsr, UpdateMetadata, StopReplica. Whoever hears LeaderAndIsr about a partition,
-everybody hears UpdateMetadata about it. Only registered brokers, shutting-down ones included, are told anything: a dead
-broker is told all again when it registers.
+Order within a batch, per broker: LeaderAndIsr, UpdateMetadata, StopReplica. Whoever hears LeaderAndIsr about a
+partition, everybody hears UpdateMetadata about it. Only registered brokers, shutting-down ones included, are told
+anything: a dead broker is told all again when it registers.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Committer:
         rule: Rule,
         fresh: Collection[PartitionIndex] = (),
     ) -> Outcome:
-        """`fresh`: partitions whose cached state this very event wrote; they are not read again unless they conflict."""
+        """`fresh`: partitions whose cached state this very event wrote; they are not read again unless they
+        conflict."""
         outcome = Outcome([], [])
         known = {i: (state, view.zk_version_of(i)) for i in partitions if i in fresh and (state := view.state_of(i))}
         unsure: Mapping[PartitionIndex, tuple[Write, int]] = {}
@@ -87,7 +88,8 @@ class Committer:
     async def create_states(
         self, view: ControllerContext, states: Mapping[PartitionIndex, LeaderAndIsr]
     ) -> tuple[dict[PartitionIndex, int], dict[PartitionIndex, tuple[LeaderAndIsr, int]]]:
-        """Znodes of partitions that never had a state. Returns versions of ours, and states that somebody else wrote."""
+        """Znodes of partitions that never had a state. Returns versions of ours, and states that somebody else
+        wrote."""
         ours: dict[PartitionIndex, int] = {}
         foreign: dict[PartitionIndex, tuple[LeaderAndIsr, int]] = {}
         pending = dict(states)
@@ -256,7 +258,8 @@ class Committer:
 
 
 async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
-    """Again and again while the connection is down: for reads and what may be done twice. An expired session ends it."""
+    """Again and again while the connection is down: for reads and what may be done twice. An expired session ends
+    it."""
     while True:
         try:
             return await call()

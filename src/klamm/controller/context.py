@@ -1,9 +1,9 @@
 """What the controller knows, in columns (design D13): a partition is an int, its name and bytes exist at the border.
 
-A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in lists;
-partition states are one bytearray, replica states one bytearray per broker. Only the consumer of the event queue changes
-a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing here, and nothing
-that handles an event, scans all partitions.
+A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
+lists; partition states are one bytearray, replica states one bytearray per broker. Only the consumer of the event queue
+changes a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing here,
+and nothing that handles an event, scans all partitions.
 
 An id is valid within one event: a deleted topic's ids are used again, so whatever outlives the event holds names.
 """

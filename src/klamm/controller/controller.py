@@ -5,11 +5,11 @@ Every broker has one; most of the time it only watches /controller. Rules of its
 - *Elect*: read /controller; if nobody holds it, create it (ephemeral) and raise /controller_epoch in one multi. The
   version that the epoch then has fences every write of the term. A node that our own session holds although we do not
   lead (a lost answer, edited data, a failed hand-over) is replaced in the same kind of multi: no gap, no two terms.
-- *Fail over*: see `term`. Any failure in it, and any unexpected exception later: resign, delete /controller fenced, stand
-  again after 1, 2, 4 ... 30 s. The process lives on as a broker (design D14).
+- *Fail over*: see `term`. Any failure in it, and any unexpected exception later: resign, delete /controller fenced,
+  stand again after 1, 2, 4 ... 30 s. The process lives on as a broker (design D14).
 - *Resign*: drop the term with all it holds. Watches that still fire find nobody active.
-- *Expiry*: the queue is emptied and the resignation done before the client opens a new session; then the broker registers
-  again and stands again.
+- *Expiry*: the queue is emptied and the resignation done before the client opens a new session; then the broker
+  registers again and stands again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
@@ -76,6 +77,7 @@ REGISTRATION_RETRY_S: Final = 1.0
 SILENCE_PAUSE_S: Final = 0.05
 GROUP: Final = "kafka.controller"
 TYPE: Final = "KafkaController"
+STATS: Final = "ControllerStats"
 GAUGES: Final = {
     "GlobalTopicCount": "topics",
     "GlobalPartitionCount": "partitions",
@@ -332,6 +334,7 @@ class Controller:
             watch=self._on_watch,
             enqueue=self._queue.put_nowait,
             wait_until_heard=self._wait_until_heard,
+            unclean_elections=self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec"),
         )
 
     # --- the end of a term ---
@@ -422,11 +425,16 @@ class Controller:
         return Counts() if self._term is None else self._term.context.counts()
 
     def _register_metrics(self) -> None:
+        self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
         self._metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(self.is_active))
         self._metrics.read(GROUP, TYPE, "ControllerState", lambda: float(self._queue.state))
         for name, field in GAUGES.items():
-            self._metrics.read(GROUP, TYPE, name, lambda field=field: float(getattr(self._counts(), field)))  # type: ignore[misc]
+            self._metrics.read(GROUP, TYPE, name, partial(self._count_of, field))
+
+    def _count_of(self, field: str) -> float:
+        return float(getattr(self._counts(), field))
 
     def _remove_metrics(self) -> None:
         for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
             self._metrics.remove(GROUP, TYPE, name)
+        self._metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")

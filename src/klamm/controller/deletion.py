@@ -3,8 +3,8 @@
 A topic queued for deletion goes through three stages, told by the states of its partitions and replicas alone:
 
 A. *Begin.* Its partitions go Offline, then NonExistent; brokers forget them (UpdateMetadata with leader -2).
-B. *Delete.* Replicas on live brokers go Offline, leaving the ISR, then DeletionStarted: StopReplica with delete. Those on
-   dead brokers are DeletionIneligible and wait. An answer makes a replica DeletionSuccessful, or ineligible again.
+B. *Delete.* Replicas on live brokers go Offline, leaving the ISR, then DeletionStarted: StopReplica with delete. Those
+   on dead brokers are DeletionIneligible and wait. An answer makes a replica DeletionSuccessful, or ineligible again.
 C. *Complete.* All replicas successful: znodes children first, configuration, marker; the context forgets the topic.
 
 `what_is_left` is the one function that says which stage comes next, or what the topic waits for. It is asked by every

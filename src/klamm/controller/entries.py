@@ -1,4 +1,5 @@
-"""A sealed batch as bytes: each partition's entry is encoded once, and shared by all requests that carry it (design D4).
+"""A sealed batch as bytes: each partition's entry is encoded once, and shared by all requests that carry it (design
+D4).
 
 Most partitions say the same few things, so what follows the partition's number is cached by what it says. The body of
 UpdateMetadata is one and the same object for every broker; only the head with the broker's epoch differs. Encoding is
@@ -70,7 +71,7 @@ class RequestEncoder:
             tail = wire.update_metadata_tail(
                 self._versions.update_metadata,
                 _joined(topics),
-                [live.broker for live in self._context.brokers.values()],
+                [live.broker for _, live in sorted(self._context.brokers.items())],
             )
             for broker in sorted(batch.metadata_to):
                 yield broker, self._update_metadata(broker, tail)

@@ -1,7 +1,7 @@
 """Steps carried out: commit to ZooKeeper, apply to the context, tell the brokers, record; one step after the other.
 
-Order is safety: what is in the context is in ZooKeeper, what brokers hear is in the context. A half-finished decision is
-well defined: committed steps are applied and told; what comes after an error is the next controller's, who tells
+Order is safety: what is in the context is in ZooKeeper, what brokers hear is in the context. A half-finished decision
+is well defined: committed steps are applied and told; what comes after an error is the next controller's, who tells
 everything again. Between steps the loop is given away, and with it the chance to learn that we are no longer meant.
 """
 
@@ -36,6 +36,7 @@ from klamm.model.config import TopicConfig, topic_config
 from klamm.model.errors import ConfigError, KafkaError, ZNodeError
 from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import Delete, Set
+from klamm.telemetry.metrics import Meter
 from klamm.zookeeper.znodes import config as config_znode
 from klamm.zookeeper.znodes import delete_topics
 from klamm.zookeeper.znodes import partition_state as partition_state_znode
@@ -57,6 +58,7 @@ class StepRunner:
         recorder: Recorder,
         topic_defaults: TopicConfig,
         wait_until_heard: Callable[[], Awaitable[None]],
+        unclean_elections: Meter,
     ) -> None:
         self._context = context
         self._committer = committer
@@ -65,7 +67,7 @@ class StepRunner:
         self._topic_defaults = topic_defaults
         self._wait_until_heard = wait_until_heard
         self._written: set[PartitionIndex] = set()
-        self.unclean_elections = 0
+        self._unclean_elections = unclean_elections
 
     async def run(self, decision: Decision) -> None:
         self._written.clear()
@@ -126,7 +128,8 @@ class StepRunner:
         for partition, change, zk_version in committed:
             if isinstance(change, Write):
                 context.put_state(partition, change.state, zk_version)
-                self.unclean_elections += change.unclean
+                if change.unclean:
+                    self._unclean_elections.mark()
                 if change.recipients:
                     batch.add_leader_and_isr(context, partition, change.recipients, is_new=False)
                 self._written.add(partition)

@@ -1,7 +1,8 @@
 """Decisions about leaders that every kind of event shares: election rounds, replicas that come and go.
 
-Rules are those of Kafka's PartitionStateMachine and ReplicaStateMachine: each success raises the leader epoch by exactly
-one and writes with the version that was read; a state written under a newer controller epoch is nobody's business here.
+Rules are those of Kafka's PartitionStateMachine and ReplicaStateMachine: each success raises the leader epoch by
+exactly one and writes with the version that was read; a state written under a newer controller epoch is nobody's
+business here.
 """
 
 from __future__ import annotations

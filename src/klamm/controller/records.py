@@ -1,7 +1,7 @@
 """What a controller leaves behind for people: state changes and decisions with their cause (design D10).
 
-Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals go to the log too, a few by
-name and the rest by number: a line per partition would cost more than the election.
+Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals go to the log too, a few
+by name and the rest by number: a line per partition would cost more than the election.
 """
 
 from __future__ import annotations

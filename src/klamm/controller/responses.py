@@ -1,7 +1,7 @@
 """Answers to control requests, read by hand: one may name 60,000 partitions, of which only the refused ones matter.
 
-LeaderAndIsr version 4 and StopReplica versions 2 and 3 answer alike: error code, then flat (topic, partition, error code),
-in the flexible encoding. Whatever does not parse raises ProtocolError.
+LeaderAndIsr version 4 and StopReplica versions 2 and 3 answer alike: error code, then flat (topic, partition, error
+code), in the flexible encoding. Whatever does not parse raises ProtocolError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Partition and replica states, and which may follow which: the machine, the documentation and the tests read this table.
+"""Partition and replica states, and which may follow which: the machine, the documentation and the tests read this
+table.
 
 A transition that the table does not allow is refused and logged; the others of the same call go on. Values are the
 bytes that Kafka gives the states (PartitionStateMachine, ReplicaStateMachine), so a column is a bytearray.

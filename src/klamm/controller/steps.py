@@ -4,8 +4,8 @@ A decision is a generator over the controller's context. It is pure: no await, n
 context already holds what the step before it brought, so a later step is decided on what really happened. A step is
 small (`PARTITIONS_MAX`), carries its cause, and is the unit in which the loop is shared with everybody else.
 
-A change of partition state is not a value but a *rule*, because the truth may have moved: the rule is given the state as
-ZooKeeper holds it now, and is asked again when the write met a conflict.
+A change of partition state is not a value but a *rule*, because the truth may have moved: the rule is given the state
+as ZooKeeper holds it now, and is asked again when the write met a conflict.
 """
 
 from __future__ import annotations

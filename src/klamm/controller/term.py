@@ -43,6 +43,7 @@ from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.errors import ErrorCode, ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Clock, Watcher, ZooKeeper
+from klamm.telemetry.metrics import Meter
 from klamm.zookeeper.znodes import delete_topics, isr_change, log_dir_event
 from klamm.zookeeper.znodes import topic as topic_znode
 
@@ -64,6 +65,7 @@ class Term:
         watch: Watcher,
         enqueue: Callable[[ControllerEvent], None],
         wait_until_heard: Callable[[], Awaitable[None]],
+        unclean_elections: Meter,
     ) -> None:
         self.context = ControllerContext()
         self.epoch: ControllerEpoch = committer.controller_epoch
@@ -77,15 +79,21 @@ class Term:
         self._reader = Reader(zk, watch, recorder, listeners)
         self._encoder = RequestEncoder(config, self.context, self.epoch)
         self.runner = StepRunner(
-            self.context, committer, self._tell, recorder, topic_defaults(config), wait_until_heard
+            self.context,
+            committer,
+            self._tell,
+            recorder,
+            topic_defaults(config),
+            wait_until_heard,
+            unclean_elections,
         )
         self._timer: asyncio.Task[None] | None = None
 
     # --- beginning and end ---
 
     async def fail_over(self, cause: str) -> None:
-        """In Kafka's order, which matters: old notifications go before the load that makes them superfluous; brokers hear
-        who is alive before any LeaderAndIsr, because a follower refuses a leader it does not know."""
+        """In Kafka's order, which matters: old notifications go before the load that makes them superfluous; brokers
+        hear who is alive before any LeaderAndIsr, because a follower refuses a leader it does not know."""
         started = self._clock.monotonic()
         for parent in (log_dir_event.PARENT, isr_change.PARENT):
             names = await self._reader.names(parent)
@@ -271,7 +279,8 @@ class Term:
         )
 
     async def _marked_topics(self) -> list[str]:
-        """Children of /admin/delete_topics; those that may be deleted are queued at once, which stops their elections."""
+        """Children of /admin/delete_topics; those that may be deleted are queued at once, which stops their
+        elections."""
         marked = await self._reader.names(delete_topics.PARENT)
         for topic in deletion.topics_to_queue(self.context, marked, enabled=self._config.delete_topic_enable):
             self.context.start_deleting(topic)

@@ -1,9 +1,9 @@
 """Topics that appear, grow, or are gone. Creation itself is nobody's request to us: whoever creates a topic writes its
 znode, and the watch tells us.
 
-*Creating partitions*, in Kafka's order: partitions New; replicas New; partitions Online, which creates their state znodes
-and tells the replicas that they are new; replicas Online, in memory only. Replicas on dead brokers end Online too, and
-hear LeaderAndIsr when their broker starts.
+*Creating partitions*, in Kafka's order: partitions New; replicas New; partitions Online, which creates their state
+znodes and tells the replicas that they are new; replicas Online, in memory only. Replicas on dead brokers end Online
+too, and hear LeaderAndIsr when their broker starts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which event a watch means: a table of paths, not a class for each.
 
-All a watch does is enqueue; watches are one-shot, so whoever handles the event reads the node again and thereby sets the
-next one. One and the same callable is given to every read, which lets the client keep one watch per path.
+All a watch does is enqueue; watches are one-shot, so whoever handles the event reads the node again and thereby sets
+the next one. One and the same callable is given to every read, which lets the client keep one watch per path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A ZooKeeper in a dictionary, behind the port: versions, czxids, ephemerals, one-shot watches, multis, fences, conflicts.
+"""A ZooKeeper in a dictionary, behind the port: versions, czxids, ephemerals, one-shot watches, multis, fences,
+conflicts.
 
 Small enough to be read; the contract that the real servers pass is tested elsewhere. It can be told to lose an answer
 (applied or not) and to change a node just before a write, which is what the controller must survive.
