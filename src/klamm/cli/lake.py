@@ -75,13 +75,15 @@ def _run(job: Callable[[], _T]) -> _T:
     """One clear line for whatever the job could foresee."""
     from klamm.pipelines.lake_state import LakeError
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)
+    before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return job()
     except LakeError as e:
         print(f"klamm: {' '.join(str(e).split())}", file=sys.stderr)
         raise typer.Exit(1) from e
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @lake_app.command()
