@@ -7,6 +7,7 @@ leave beside them is skipped.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -25,9 +26,11 @@ from klamm.log.checkpoints import (
     write_meta,
     write_offsets,
 )
-from klamm.model.errors import ConfigError
+from klamm.model.errors import ConfigError, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray))?")
 _SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
@@ -70,12 +73,23 @@ def deleted_name(partition: TopicPartition, unique: str) -> str:
     return partition.topic[: NAME_MAX - len(suffix)] + suffix
 
 
+class Past(NamedTuple):
+    """What the last life of the broker left beside the logs."""
+
+    clean: bool
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+
+
 class LogDirectory:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self.failure: OSError | None = None
         """Why it is offline."""
+        self.loaded = False
+        """Before that its checkpoints must not be rewritten: they would lose the logs that are still to come."""
         self.log_count = 0
         self._release: Callable[[], None] | None = None
 
@@ -98,14 +112,27 @@ class LogDirectory:
     def write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
         write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
 
-    def take_clean_marker(self) -> bool:
-        """Was the last stop clean? The marker goes *before* anything is loaded: a crash while loading is unclean."""
+    def take_past(self) -> Past:
+        """The clean-shutdown marker goes *before* loading (KAFKA-10471): a crash while loading is an unclean stop."""
         path = self.file(CLEAN_SHUTDOWN)
-        if not self._disk.exists(path):
-            return False
-        self._disk.remove(path)
-        self._disk.sync_directory(self.path)
-        return True
+        clean = self._disk.exists(path)
+        if clean:
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
+        return Past(
+            clean,
+            self._read_tolerantly(RECOVERY_POINTS),
+            self._read_tolerantly(LOG_START_OFFSETS),
+            self._read_tolerantly(HIGH_WATERMARKS),
+        )
+
+    def _read_tolerantly(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint that cannot be read promises nothing: recovery begins at 0, the high watermark at log start."""
+        try:
+            return read_offsets(self._disk, self.file(name))
+        except KafkaError as error:
+            logger.error("%s: going on without it", error)
+            return {}
 
     def leave_clean_marker(self) -> None:
         self._disk.write_atomically(self.file(CLEAN_SHUTDOWN), b"")
@@ -122,15 +149,6 @@ class LogDirectory:
                 raise ConfigError(f"{path} is no partition directory: remove it from the log directory")
             found.append((path, parsed))
         return found
-
-    def read_recovery_points(self) -> dict[TopicPartition, int]:
-        return read_offsets(self._disk, self.file(RECOVERY_POINTS))
-
-    def read_log_start_offsets(self) -> dict[TopicPartition, int]:
-        return read_offsets(self._disk, self.file(LOG_START_OFFSETS))
-
-    def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        return read_offsets(self._disk, self.file(HIGH_WATERMARKS))
 
     def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
         write_offsets(self._disk, self.file(RECOVERY_POINTS), offsets)

@@ -12,82 +12,47 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.producer_snapshots import encode_snapshot
+from klamm.log.lookup import find_aborted, find_timestamp
+from klamm.log.producer_history import ProducerHistory
 from klamm.log.producer_state import CompletedTransaction
-from klamm.log.recovery import LoadedLog, apply_to_producers, rebuild_producers
-from klamm.log.segment import RELATIVE_OFFSET_MAX, Segment
+from klamm.log.recovery import LoadedLog, apply_to_producers
+from klamm.log.rolling import is_full, is_old
+from klamm.log.segment import Segment
 from klamm.log.segments import Segments
 from klamm.log.transaction_index import AbortedEntry
 from klamm.log.validation import AppendOrigin, StoredBatch, check_batches, store
+from klamm.log.values import (
+    AbortedTransaction,
+    AppendInfo,
+    LogOwner,
+    ReadResult,
+    TimestampOffset,
+    UnexpectedAppendOffset,
+)
 from klamm.model.config import TopicConfig
-from klamm.model.errors import ErrorCode, KafkaError, KlammError
-from klamm.model.ids import LeaderEpoch, ProducerId, TopicPartition
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import LeaderEpoch, TopicPartition
 from klamm.model.ports import Buffer, Clock, Disk
+from klamm.model.settings import LONG_MAX
 from klamm.wire.batch import BatchHeader, check_crc, iter_batches
-from klamm.wire.records import iter_records, read_end_transaction_marker
+from klamm.wire.records import read_end_transaction_marker
 
-__all__ = ["AbortedTransaction", "AppendInfo", "AppendOrigin", "Log", "LogOwner", "ReadResult", "TimestampOffset"]
+__all__ = [
+    "AbortedTransaction",
+    "AppendInfo",
+    "AppendOrigin",
+    "Log",
+    "LogOwner",
+    "ReadResult",
+    "TimestampOffset",
+    "UnexpectedAppendOffset",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class AppendInfo(NamedTuple):
-    first_offset: int
-    last_offset: int
-    max_timestamp: int
-    """Of the appended batches (of the original batch for a duplicate); -1 when no record has a time."""
-    log_append_time: int
-    """The broker's time where the topic says LogAppendTime, else -1: what Produce answers."""
-    log_start_offset: int
-    duplicate: bool = False
-    """Nothing was written: the offsets are those of the batch that a retry repeats. It still waits for the HW."""
-
-
-class ReadResult(NamedTuple):
-    records: bytes
-    """Whole batches of one segment; the first one contains the asked offset (or is the next that exists)."""
-    first_offset: int
-    """Base offset of the first batch; the asked offset when there are no records."""
-    next_offset: int
-    """Offset after the last batch returned: where the next read goes on."""
-
-
-class TimestampOffset(NamedTuple):
-    timestamp: int
-    offset: int
-    leader_epoch: LeaderEpoch | None
-
-
-class AbortedTransaction(NamedTuple):
-    producer_id: ProducerId
-    first_offset: int
-
-
-class UnexpectedAppendOffset(KlammError):
-    """A follower got batches that do not continue its log: the fetcher of this partition is wrong, not the data."""
-
-    def __init__(self, partition: TopicPartition, first_offset: int, log_end_offset: int) -> None:
-        super().__init__(
-            f"{partition}: batches from offset {first_offset} do not continue a log ending at {log_end_offset}"
-        )
-        self.first_offset = first_offset
-
-
-class LogOwner(Protocol):
-    """Who keeps the log: told what must happen outside the append that caused it."""
-
-    def flush_soon(self, log: Log) -> None: ...
-
-    def remove_later(self, paths: list[str], delay_ms: int) -> None: ...
-
-    def recovery_point_lowered(self, log: Log) -> None:
-        """The checkpoint must not promise what a truncation took back: written before this returns."""
-
-    def storage_failed(self, log: Log, error: OSError) -> None: ...
 
 
 @dataclass(slots=True)
@@ -96,9 +61,9 @@ class _FlushPlan:
 
     target: int
     generation: int
-    sealed: list[Segment]
+    segments: list[Segment]
     syncs: list[Callable[[], None]]
-    snapshots: dict[int, bytes]
+    snapshots: dict[int, tuple[str, bytes]]
     epochs: bytes | None
 
 
@@ -138,16 +103,13 @@ class Log:
         self.config = config
         """Replaceable at any time: limits count from the next append."""
         self._segments = loaded.segments
-        self._snapshots = loaded.snapshots
-        self._producers = loaded.producers
+        self._producers = ProducerHistory(loaded.producers, loaded.snapshots)
         self.epochs: LeaderEpochCache = loaded.epochs
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._recovery_point = loaded.recovery_point
         self._first_unstable: int | None = None
-        self._pending_snapshots: dict[int, bytes] = {}
-        self._snapshot_end = max(self._snapshots.offsets, default=-1)
         self._generation = 0
         """Counts truncations: a flush that began before one promises nothing."""
         self._failure: OSError | None = None
@@ -223,56 +185,56 @@ class Log:
         duplicate = self._check_producer(view, batches, origin)
         if duplicate is not None:
             return duplicate
-        stored: list[StoredBatch] = []
-        next_offset = self._log_end_offset
-        for position, header in batches:
-            batch = view[position : position + header.size_in_bytes]
-            assigned = store(
-                batch, header, self.config, base_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms
-            )
-            stored.append(assigned)
-            next_offset += header.last_offset_delta + 1
+        stored = self._assign(view, batches, leader_epoch, now_ms)
+        headers = [batch.header for batch in stored]
         size = sum(batch.size for batch in stored)
         if size > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes, segment.bytes is {self.config.segment_bytes}"
             )
-        max_timestamp = max(batch.header.max_timestamp for batch in stored)
-        self._maybe_roll(size, stored[0].header.base_offset, stored[-1].header.last_offset, max_timestamp, now_ms)
-        first_offset = self._log_end_offset
-        self._write(
-            [chunk for batch in stored for chunk in batch.chunks], size, [batch.header for batch in stored], view
-        )
+        max_timestamp = max(header.max_timestamp for header in headers)
+        self._maybe_roll(size, headers[0].base_offset, headers[-1].last_offset, max_timestamp, now_ms)
+        self._write([chunk for batch in stored for chunk in batch.chunks], size, headers, view)
         log_append_time = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return AppendInfo(first_offset, next_offset - 1, max_timestamp, log_append_time, self._log_start_offset)
+        return AppendInfo(
+            headers[0].base_offset, headers[-1].last_offset, max_timestamp, log_append_time, self._log_start_offset
+        )
+
+    def _assign(
+        self, view: memoryview, batches: list[tuple[int, BatchHeader]], leader_epoch: LeaderEpoch, now_ms: int
+    ) -> list[StoredBatch]:
+        stored: list[StoredBatch] = []
+        next_offset = self._log_end_offset
+        for position, header in batches:
+            batch = view[position : position + header.size_in_bytes]
+            stored.append(
+                store(batch, header, self.config, base_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms)
+            )
+            next_offset += header.last_offset_delta + 1
+        return stored
 
     def _check_producer(
         self, view: memoryview, batches: list[tuple[int, BatchHeader]], origin: AppendOrigin
     ) -> AppendInfo | None:
         """The original's offsets if this is a retry of what was written already."""
-        if not any(header.has_producer_id for _, header in batches):
-            return None
-        if len(batches) > 1:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch with a producer id")
         position, header = batches[0]
+        if len(batches) > 1 and any(header.has_producer_id for _, header in batches):
+            raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch with a producer id")
+        if not header.has_producer_id:
+            return None
+        state = self._producers.state
         if header.is_control:
-            self._producers.check_marker(header, read_end_transaction_marker(view[position:]))
+            state.check_marker(header, read_end_transaction_marker(view[position:]))
             return None
         if origin is AppendOrigin.COORDINATOR:
-            self._producers.check_coordinator_batch(header)
+            state.check_coordinator_batch(header)
             return None
-        found = self._producers.duplicate_of(header)
+        found = state.duplicate_of(header)
         if found is None:
-            self._producers.check(header)
+            state.check(header)
             return None
-        return AppendInfo(
-            found.first_offset,
-            found.last_offset,
-            found.timestamp,
-            found.timestamp,
-            self._log_start_offset,
-            duplicate=True,
-        )
+        time = found.timestamp
+        return AppendInfo(found.first_offset, found.last_offset, time, time, self._log_start_offset, duplicate=True)
 
     @_storage
     def append_as_follower(self, records: Buffer) -> AppendInfo:
@@ -285,26 +247,22 @@ class Log:
         if not batches:
             return AppendInfo(self._log_end_offset, self._log_end_offset - 1, -1, -1, self._log_start_offset)
         self._check_continues(view, batches)
-        first = batches[0][1]
+        now_ms = self._clock.wall_ms()
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = 0
         for position, header in batches:
-            if run and self._must_roll(header.size_in_bytes, header.last_offset, pending=run_bytes):
+            size = header.size_in_bytes
+            if run and is_full(self._segments.active, self.config, size, header.last_offset, pending=run_bytes):
                 self._write_run(view, run)
                 run, run_bytes = [], 0
             if not run:
-                self._maybe_roll(
-                    header.size_in_bytes,
-                    header.base_offset,
-                    header.last_offset,
-                    header.max_timestamp,
-                    self._clock.wall_ms(),
-                )
+                self._maybe_roll(size, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
             run.append((position, header))
-            run_bytes += header.size_in_bytes
+            run_bytes += size
         self._write_run(view, run)
         max_timestamp = max(header.max_timestamp for _, header in batches)
-        return AppendInfo(first.base_offset, self._log_end_offset - 1, max_timestamp, -1, self._log_start_offset)
+        first_offset = batches[0][1].base_offset
+        return AppendInfo(first_offset, self._log_end_offset - 1, max_timestamp, -1, self._log_start_offset)
 
     def _check_continues(self, view: memoryview, batches: list[tuple[int, BatchHeader]]) -> None:
         first = batches[0][1]
@@ -331,64 +289,45 @@ class Log:
         """One write, then everything that follows from it. `view` has the batches' records, for markers."""
         segment = self._segments.active
         position = segment.append(chunks, size)
-        now_ms = self._clock.wall_ms()
-        offset_in_view = 0
-        has_producers = False
+        state = self._producers.state
+        in_view = 0
         for header in headers:
-            last_offset = header.last_offset
-            segment.note(
-                position, header.size_in_bytes, header.base_offset, last_offset, header.max_timestamp, last_offset
-            )
+            last_offset, batch_size = header.last_offset, header.size_in_bytes
+            segment.note(position, batch_size, header.base_offset, last_offset, header.max_timestamp, last_offset)
             self._log_end_offset = last_offset + 1
             self.epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
             if header.producer_id >= 0:
-                has_producers = True
-                completed = apply_to_producers(header, view[offset_in_view:], self._producers, now_ms)
+                completed = apply_to_producers(header, view[in_view:], state, self._clock.wall_ms())
                 if completed is not None:
                     self._complete(segment, completed)
-            position += header.size_in_bytes
-            offset_in_view += header.size_in_bytes
-        self._producers.end_offset = self._log_end_offset
-        if has_producers:
-            self._refresh_unstable()
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
-            self._owner.flush_soon(self)
+                self._refresh_unstable()
+            position += batch_size
+            in_view += batch_size
+        state.end_offset = self._log_end_offset
+        self._flush_if_asked()
 
     def _complete(self, segment: Segment, completed: CompletedTransaction) -> None:
+        state = self._producers.state
         if completed.aborted:
-            stable = self._producers.stable_offset_after(completed)
+            stable = state.stable_offset_after(completed)
             segment.transaction_index.append(
                 AbortedEntry(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
-        self._producers.complete(completed)
+        state.complete(completed)
+
+    def _flush_if_asked(self) -> None:
+        """flush.messages and flush.ms, both off by default: durability is replication."""
+        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+            self._owner.flush_soon(self)
+        elif self.config.flush_ms < LONG_MAX:
+            self._owner.flush_within(self, self.config.flush_ms)
 
     # --- rolling -----------------------------------------------------------------------------------------------------
 
     def _maybe_roll(self, size: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         active = self._segments.active
-        if self._must_roll(size, last_offset) or (active.size and self._is_old(active, max_timestamp, now_ms)):
+        if is_full(active, self.config, size, last_offset) or is_old(active, self.config, max_timestamp, now_ms):
             self._roll_to(max(first_offset, self._log_end_offset))
-
-    def _must_roll(self, size: int, last_offset: int, *, pending: int = 0) -> bool:
-        active = self._segments.active
-        filled = active.size + pending
-        limit = self.config.segment_index_bytes
-        return (
-            (filled > 0 and filled + size > self.config.segment_bytes)
-            or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or active.offset_index.is_full(limit)
-            or active.time_index.is_full(limit, spare=1)
-        )
-
-    def _is_old(self, active: Segment, max_timestamp: int, now_ms: int) -> bool:
-        """By the records' own time where they have one, else by the clock."""
-        first = active.first_timestamp
-        limit = self.config.segment_ms
-        if "compact" in self.config.cleanup_policy:
-            limit = min(limit, self.config.max_compaction_lag_ms)
-        has_time = first is not None and first >= 0 and max_timestamp >= 0
-        waited = max_timestamp - first if has_time and first is not None else now_ms - active.created_ms
-        return waited > limit - active.jitter_ms
 
     @_storage
     def roll(self) -> None:
@@ -400,9 +339,8 @@ class Log:
         if old.size == 0 and old.base_offset == base_offset:
             return
         old.seal()
-        self._keep_snapshot()
+        self._producers.take_snapshot()
         self._add_segment(base_offset)
-        self._log_end_offset = base_offset
         self._owner.flush_soon(self)
 
     def _add_segment(self, base_offset: int) -> None:
@@ -418,12 +356,6 @@ class Log:
         segment.create()
         self._segments.add(segment)
 
-    def _keep_snapshot(self) -> None:
-        """Of the producer state as it is now; the next flush writes it. A crash before that costs a longer scan."""
-        if self._producers.end_offset > self._snapshot_end:
-            self._pending_snapshots[self._producers.end_offset] = encode_snapshot(self._producers)
-            self._snapshot_end = self._producers.end_offset
-
     # --- read --------------------------------------------------------------------------------------------------------
 
     @_storage
@@ -435,51 +367,26 @@ class Log:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.topic_partition}: it has {self._log_start_offset} to {self._log_end_offset}",
             )
-        if offset >= upper_bound:
-            return ReadResult(b"", offset, offset)
         at_end = upper_bound >= self._log_end_offset
-        for segment in self._segments.holding_or_after(offset):
+        for segment in self._segments.holding_or_after(offset) if offset < upper_bound else ():
             if segment.base_offset >= upper_bound:
                 break
             found = segment.read(offset, max_bytes, upper_bound, at_end=at_end, at_least_one=at_least_one)
-            if found.records or self._has_batch_from(segment, offset):
+            # Where compaction took the end of a segment, the next batch is in a later one.
+            if found.records or segment.position_of(offset) < segment.size:
                 return ReadResult(*found)
         return ReadResult(b"", offset, offset)
-
-    @staticmethod
-    def _has_batch_from(segment: Segment, offset: int) -> bool:
-        """False where compaction took the end of a segment: the next batch is in a later one."""
-        return segment.position_of(offset) < segment.size
 
     @_storage
     def offset_for_timestamp(self, timestamp: int, bound: int) -> TimestampOffset | None:
         """The first record at or after that time, if its offset is below `bound`."""
-        for segment in self._segments:
-            if segment.max_timestamp[0] < timestamp:
-                continue
-            start = max(segment.time_index.offset_at_or_below(timestamp), self._log_start_offset)
-            for position, header in segment.headers(segment.position_of(start)):
-                if header.max_timestamp < timestamp or header.last_offset < self._log_start_offset:
-                    continue
-                for record in iter_records(segment.pread(header.size_in_bytes, position)):
-                    if record.timestamp >= timestamp and record.offset >= self._log_start_offset:
-                        if record.offset >= bound:
-                            return None
-                        epoch = LeaderEpoch(header.leader_epoch) if header.leader_epoch >= 0 else None
-                        return TimestampOffset(record.timestamp, record.offset, epoch)
-        return None
+        found = find_timestamp(self._segments, self._log_start_offset, timestamp)
+        return found if found is not None and found.offset < bound else None
 
     @_storage
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
         """Those that a reader of [from, to) must skip; may name more, never fewer."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments.holding_or_after(from_offset):
-            for entry in segment.transaction_index.entries():
-                if entry.last_offset >= from_offset and entry.first_offset < to_offset:
-                    found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= to_offset:
-                    return found
-        return found
+        return find_aborted(self._segments, from_offset, to_offset)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -488,17 +395,20 @@ class Log:
         bounded = max(self._log_start_offset, min(offset, self._log_end_offset))
         if bounded == self._high_watermark:
             return False
-        self._high_watermark = bounded
-        self._producers.on_high_watermark(bounded)
-        self._refresh_unstable()
+        self._set_high_watermark(bounded)
         return True
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
         """The leader's form: only ever raises it."""
         return offset > self._high_watermark and self.update_high_watermark(offset)
 
+    def _set_high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset
+        self._producers.state.on_high_watermark(offset)
+        self._refresh_unstable()
+
     def _refresh_unstable(self) -> None:
-        first = self._producers.first_unstable_offset
+        first = self._producers.state.first_unstable_offset
         self._first_unstable = None if first is None else max(first, self._log_start_offset)
 
     @_storage
@@ -517,17 +427,11 @@ class Log:
 
     @_storage
     def delete_oldest(self, count: int) -> int:
-        """The first `count` segments, which must lie below the high watermark; if that is all, a new one is begun."""
-        count = min(count, len(self._segments))
-        if count == len(self._segments) and count:
-            if self._segments.active.size == 0:
-                count -= 1
-            else:
-                self._roll_to(self._log_end_offset)
+        """The first `count` segments, which lie below the high watermark; if that is all of them, one is begun."""
+        if count == len(self._segments):
+            self._roll_to(self._log_end_offset)
         self._delete(self._segments.take_first(count))
-        if count and self._segments.first.base_offset > self._log_start_offset:
-            self._high_watermark = max(self._high_watermark, self._segments.first.base_offset)
-            self.advance_log_start(self._segments.first.base_offset)
+        self.advance_log_start(min(self._segments.first.base_offset, self._high_watermark))
         return count
 
     def _delete(self, segments: list[Segment]) -> None:
@@ -539,9 +443,9 @@ class Log:
 
     @_storage
     def truncate_to(self, offset: int) -> bool:
-        """Cut the end off. True if anything was cut; the epoch cache is cut in any case (KAFKA-10706)."""
+        """Cut the end off. True if anything was cut; an epoch that begins at the end goes in any case (KAFKA-10706)."""
         if offset >= self._log_end_offset:
-            self.epochs.truncate_from_end(max(offset, self._log_end_offset))
+            self.epochs.truncate_from_end(self._log_end_offset)
             return False
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -552,15 +456,9 @@ class Log:
         self._log_end_offset = offset
         self._log_start_offset = min(self._log_start_offset, offset)
         self.epochs.truncate_from_end(offset)
-        self._drop_snapshots_above(offset)
-        self._producers = rebuild_producers(
-            self._segments,
-            self._snapshots,
-            log_start_offset=self._log_start_offset,
-            target=offset,
-            now_ms=self._clock.wall_ms(),
-        )
-        self._after_truncation(min(self._high_watermark, offset))
+        now_ms = self._clock.wall_ms()
+        self._producers.return_to(offset, self._segments, log_start_offset=self._log_start_offset, now_ms=now_ms)
+        self._set_high_watermark(min(self._high_watermark, offset))
         return True
 
     @_storage
@@ -569,13 +467,10 @@ class Log:
         self._lower_recovery_point(offset)
         self._delete(self._segments.take_first(len(self._segments)))
         self._add_segment(offset)
-        self._log_start_offset = self._log_end_offset = offset
-        self._recovery_point = offset
+        self._log_start_offset = self._log_end_offset = self._recovery_point = offset
         self.epochs.clear()
-        self._drop_snapshots_above(-1)
-        self._producers = type(self._producers)()
-        self._producers.end_offset = offset
-        self._after_truncation(offset)
+        self._producers.start_anew(offset)
+        self._set_high_watermark(offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
         """First of all: a crash in the middle must find a checkpoint from which recovery sees the cut."""
@@ -583,16 +478,6 @@ class Log:
         if self._recovery_point > offset:
             self._recovery_point = offset
             self._owner.recovery_point_lowered(self)
-
-    def _drop_snapshots_above(self, offset: int) -> None:
-        self._pending_snapshots = {at: data for at, data in self._pending_snapshots.items() if at <= offset}
-        self._snapshots.remove_above(offset)
-        self._snapshot_end = max(*self._snapshots.offsets, *self._pending_snapshots, -1, -1)
-
-    def _after_truncation(self, high_watermark: int) -> None:
-        self._high_watermark = high_watermark
-        self._producers.on_high_watermark(high_watermark)
-        self._refresh_unstable()
 
     # --- durability --------------------------------------------------------------------------------------------------
 
@@ -602,18 +487,9 @@ class Log:
         try:
             plan = self._plan_flush()
             await self._disk.run(lambda: self._carry_out(plan))
+            self._flushed(plan)
         except OSError as error:
             raise self.fail(error) from error
-        if plan.generation != self._generation or self._failure is not None:
-            self._remove_stale_snapshots(plan)
-            return
-        for offset in plan.snapshots:
-            self._pending_snapshots.pop(offset, None)
-            self._snapshots.added(offset)
-        self._recovery_point = max(self._recovery_point, plan.target)
-        self._prune_snapshots()
-        for segment in plan.sealed:
-            segment.close_files()
 
     def _plan_flush(self) -> _FlushPlan:
         unflushed = self._unflushed()
@@ -624,9 +500,9 @@ class Log:
         return _FlushPlan(
             target=self._log_end_offset,
             generation=self._generation,
-            sealed=[segment for segment in unflushed if segment is not self._segments.active],
+            segments=unflushed,
             syncs=[sync for segment in unflushed for sync in segment.syncs()],
-            snapshots=dict(self._pending_snapshots),
+            snapshots=self._producers.pending(),
             epochs=epochs,
         )
 
@@ -634,40 +510,43 @@ class Log:
         """From the recovery point on; a segment sealed since has a last index entry even if its batches are safe."""
         behind = self._recovery_point < self._log_end_offset
         found = self._segments.holding_or_after(self._recovery_point) if behind else []
-        return found + [
-            segment for segment in self._segments if segment.has_unwritten_entries() and segment not in found
-        ]
+        return found + [s for s in self._segments if s.has_unwritten_entries() and s not in found]
 
     def _carry_out(self, plan: _FlushPlan) -> None:
         for sync in plan.syncs:
             sync()
         if plan.epochs is not None:
             self._disk.write_atomically(self.epochs.path, plan.epochs)
-        for offset, data in plan.snapshots.items():
-            self._disk.write_atomically(self._snapshots.path(offset), data)
-        self._disk.sync_directory(self.directory)
+        for path, data in plan.snapshots.values():
+            self._disk.write_atomically(path, data)
+        if plan.syncs:
+            self._disk.sync_directory(self.directory)
 
-    def _remove_stale_snapshots(self, plan: _FlushPlan) -> None:
-        """A truncation overtook the flush: what it wrote may describe batches that are gone."""
+    def _flushed(self, plan: _FlushPlan) -> None:
         for offset in plan.snapshots:
-            self._snapshots.added(offset)
-        self._drop_snapshots_above(min(self._producers.end_offset, self._recovery_point))
-        self.epochs.dirty = True
-
-    def _prune_snapshots(self) -> None:
-        """Kept from the segment that a recovery would begin in, and from the one before the active one."""
+            self._producers.written(offset)
+        if plan.generation != self._generation:
+            # A truncation overtook the flush: what it wrote may describe batches that are gone.
+            self._producers.remove_above(self._recovery_point)
+            self.epochs.dirty = True
+            return
+        self._recovery_point = max(self._recovery_point, plan.target)
+        # Kept: from the segment that a recovery would begin in, and from the one before the active one.
         before_active = self._segments[max(len(self._segments) - 2, 0)].base_offset
-        self._snapshots.remove_below(min(before_active, self._segments.at_or_below(self._recovery_point).base_offset))
+        self._producers.remove_below(min(before_active, self._segments.at_or_below(self._recovery_point).base_offset))
+        for segment in plan.segments:
+            if segment is not self._segments.active:
+                segment.close_files()
 
     def expire_producers(self, idle_ms: int) -> None:
-        self._producers.expire(self._clock.wall_ms() - idle_ms)
+        self._producers.state.expire(self._clock.wall_ms() - idle_ms)
 
     def close(self) -> None:
         """Everything to the platter and the files closed: the next load is clean. Runs in the pool; raises OSError."""
         try:
             if self._failure is None:
                 self._segments.active.seal()
-                self._keep_snapshot()
+                self._producers.take_snapshot()
                 self._carry_out(self._plan_flush())
                 self._recovery_point = self._log_end_offset
         finally:
@@ -678,7 +557,6 @@ class Log:
             segment.close_files()
 
     def move_to(self, directory: str) -> None:
-        """The directory was renamed. Nothing reads or writes this log any more."""
-        self.close_files()
+        """The directory was renamed for deletion: nothing reads or writes this log any more."""
         self.directory = directory
         self._failure = self._failure or FileNotFoundError(f"{self.topic_partition} was deleted")

@@ -16,12 +16,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from klamm.log.checkpoints import MetaProperties
-from klamm.log.directory import Kind, LogDirectory, deleted_name
+from klamm.log.directories import LogDirectories
+from klamm.log.directory import Kind, LogDirectory, PartitionDirectory, Past, deleted_name
+from klamm.log.flush_scheduler import FlushScheduler
 from klamm.log.log import Log
 from klamm.log.recovery import LoadedLog, load_log
+from klamm.log.removal import DelayedRemoval
 from klamm.log.retention import deletable_segments
 from klamm.model.config import BrokerConfig, TopicConfig
-from klamm.model.errors import ConfigError, ErrorCode, KafkaError
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Clock, Disk
 
@@ -44,14 +47,14 @@ class LogManager:
         self._clock = clock
         self._config = config
         self._random = random
-        self._directories = {path: LogDirectory(disk, path) for path in config.log_dirs}
+        self._directories = LogDirectories(disk, config.log_dirs)
         self._logs: dict[TopicPartition, Log] = {}
         self._home: dict[TopicPartition, LogDirectory] = {}
         self._offline: set[TopicPartition] = set()
-        self._flushing: dict[TopicPartition, asyncio.Task[None]] = {}
-        self._flush_again: set[TopicPartition] = set()
-        self._removals: dict[int, tuple[asyncio.TimerHandle, list[str]]] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._flushes = FlushScheduler()
+        self._removal = DelayedRemoval(disk)
+        self._checkpointing: asyncio.Task[None] | None = None
+        self._checkpoint_again = False
         self._closed = False
         self.on_offline: OfflineCallback | None = None
 
@@ -59,110 +62,76 @@ class LogManager:
 
     def lock_directories(self) -> None:
         """Take `.lock` in every log directory (made if absent); ConfigError if another process has one."""
-        for directory in self._directories.values():
-            try:
-                directory.lock()
-            except BlockingIOError:
-                self.unlock_directories()
-                raise ConfigError(
-                    f"log.dirs: {directory.path} is in use by another process (its .lock is held): "
-                    f"every broker needs directories of its own"
-                ) from None
-            except OSError as error:
-                self._take_offline(directory, error)
-        if all(directory.failure for directory in self._directories.values()):
-            raise ConfigError(f"log.dirs: none of {', '.join(self._directories)} can be used")
+        self._directories.lock()
 
     def unlock_directories(self) -> None:
-        for directory in self._directories.values():
-            directory.unlock()
+        self._directories.unlock()
 
     def read_meta(self) -> MetaProperties:
         """What the directories agree on; ConfigError where they contradict each other."""
-        known: dict[MetaProperties, str] = {}
-        for directory in self._online():
-            meta = directory.read_meta()
-            if meta is not None:
-                known.setdefault(meta, directory.path)
-        if len(known) > 1:
-            said = "; ".join(f"{path} of broker {m.broker_id} in cluster {m.cluster_id}" for m, path in known.items())
-            raise ConfigError(f"log.dirs: the directories belong to different brokers or clusters: {said}")
-        return next(iter(known), MetaProperties(None, None))
+        return self._directories.read_meta()
 
     def verify_and_write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
         """ConfigError for a directory of another broker or cluster; written where it is missing."""
-        meta = self.read_meta()
-        where = ", ".join(directory.path for directory in self._online())
-        if meta.cluster_id is not None and meta.cluster_id != cluster_id:
-            raise ConfigError(
-                f"log.dirs: {where} belongs to cluster {meta.cluster_id}, but zookeeper.connect leads to cluster "
-                f"{cluster_id}: point it at the right cluster, or use empty directories"
-            )
-        if meta.broker_id is not None and meta.broker_id != broker_id:
-            raise ConfigError(
-                f"log.dirs: {where} belongs to broker {meta.broker_id}, but broker.id is {broker_id}: "
-                f"use that id, or empty directories"
-            )
-        for directory in self._online():
-            if directory.read_meta() != MetaProperties(broker_id, cluster_id):
-                directory.write_meta(broker_id, cluster_id)
+        self._directories.verify_and_write_meta(broker_id, cluster_id)
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
     async def load(self, topic_config: Callable[[str], TopicConfig]) -> None:
         """Open every log, recovering where the last stop was not clean; high watermarks come from their checkpoint."""
-        await asyncio.gather(*(self._load_directory(directory, topic_config) for directory in self._online()))
+        found = self._directories.survey()
+        async with asyncio.TaskGroup() as tasks:
+            for directory, partitions in found.items():
+                tasks.create_task(self._load_directory(directory, partitions, topic_config))
 
-    async def _load_directory(self, directory: LogDirectory, topic_config: Callable[[str], TopicConfig]) -> None:
+    async def _load_directory(
+        self,
+        directory: LogDirectory,
+        partitions: list[tuple[str, PartitionDirectory]],
+        topic_config: Callable[[str], TopicConfig],
+    ) -> None:
+        self._removal.remove_later([path for path, found in partitions if found.kind is Kind.DELETE], 0)
         try:
-            clean = directory.take_clean_marker()
-            partitions = directory.partitions()
+            past = directory.take_past()
         except OSError as error:
             self._take_offline(directory, error)
             return
-        recovery_points = _tolerant(directory.read_recovery_points)
-        log_starts = _tolerant(directory.read_log_start_offsets)
-        high_watermarks = _tolerant(directory.read_high_watermarks)
-        self._remove_deleted([path for path, found in partitions if found.kind is Kind.DELETE])
-        current = [(path, found.partition) for path, found in partitions if found.kind is Kind.CURRENT]
-        self._refuse_duplicates([partition for _, partition in current], directory)
+        queue = iter([(path, found.partition) for path, found in partitions if found.kind is Kind.CURRENT])
 
-        def job(path: str, partition: TopicPartition, config: TopicConfig) -> LoadedLog:
+        async def worker() -> None:
+            for path, partition in queue:
+                if directory.failure is None:
+                    await self._load_one(directory, past, path, partition, topic_config(partition.topic))
+
+        workers = self._config.num_recovery_threads_per_data_dir
+        await asyncio.gather(*(worker() for _ in range(workers)))
+        directory.loaded = True
+
+    async def _load_one(
+        self, directory: LogDirectory, past: Past, path: str, partition: TopicPartition, config: TopicConfig
+    ) -> None:
+        def job() -> LoadedLog:
             return load_log(
                 self._disk,
                 path,
                 config,
-                log_start_offset=log_starts.get(partition, 0),
-                recovery_point=recovery_points.get(partition, 0),
-                clean=clean,
+                log_start_offset=past.log_start_offsets.get(partition, 0),
+                recovery_point=past.recovery_points.get(partition, 0),
+                clean=past.clean,
                 now_ms=self._clock.wall_ms(),
             )
 
-        async def worker(queue: Iterator[tuple[str, TopicPartition]]) -> None:
-            for path, partition in queue:
-                config = topic_config(partition.topic)
-                try:
-                    loaded = await self._disk.run(lambda p=path, tp=partition, c=config: job(p, tp, c))  # type: ignore[misc]
-                except OSError as error:
-                    self._offline.add(partition)
-                    self._take_offline(directory, error)
-                    return
-                except KafkaError as error:
-                    logger.error("%s cannot be opened and stays offline: %s", path, error)
-                    self._offline.add(partition)
-                    continue
-                log = self._adopt(partition, directory, path, config, loaded)
-                log.update_high_watermark(high_watermarks.get(partition, 0))
-
-        queue = iter(current)
-        await asyncio.gather(*(worker(queue) for _ in range(self._config.num_recovery_threads_per_data_dir)))
-
-    def _refuse_duplicates(self, partitions: list[TopicPartition], directory: LogDirectory) -> None:
-        for partition in partitions:
-            other = self._home.get(partition)
-            if other is not None and other is not directory:
-                raise ConfigError(f"log.dirs: {partition} exists in {other.path} and in {directory.path}: remove one")
-            self._home[partition] = directory
+        self._home[partition] = directory
+        try:
+            loaded = await self._disk.run(job)
+        except OSError as error:
+            self._take_offline(directory, error)
+        except KafkaError as error:
+            logger.error("%s cannot be opened and stays offline: %s", path, error)
+            self._offline.add(partition)
+        else:
+            log = self._adopt(partition, directory, path, config, loaded)
+            log.update_high_watermark(past.high_watermarks.get(partition, 0))
 
     def _adopt(
         self, partition: TopicPartition, directory: LogDirectory, path: str, config: TopicConfig, loaded: LoadedLog
@@ -189,10 +158,7 @@ class LogManager:
         return partition in self._offline
 
     def offline_directories(self) -> list[str]:
-        return [path for path, directory in self._directories.items() if directory.failure is not None]
-
-    def _online(self) -> list[LogDirectory]:
-        return [directory for directory in self._directories.values() if directory.failure is None]
+        return self._directories.offline()
 
     # --- creating and deleting ---------------------------------------------------------------------------------------
 
@@ -202,7 +168,7 @@ class LogManager:
         if existing is not None:
             return existing
         self._check_creatable(partition, is_new=is_new)
-        for directory in self._by_load():
+        for directory in self._directories.by_load():
             try:
                 loaded = self._make(directory, partition, config)
             except OSError as error:
@@ -216,21 +182,21 @@ class LogManager:
     ) -> dict[TopicPartition, Log | KafkaError]:
         """(partition, config, is_new) in bulk, files made in the pool; a failure is a value, per partition."""
         result: dict[TopicPartition, Log | KafkaError] = {}
-        planned: dict[str, list[tuple[TopicPartition, TopicConfig]]] = defaultdict(list)
+        planned: dict[LogDirectory, list[tuple[TopicPartition, TopicConfig]]] = defaultdict(list)
         for partition, config, is_new in partitions:
             existing = self._logs.get(partition)
             try:
                 if existing is None:
                     self._check_creatable(partition, is_new=is_new)
-                    directory = min(self._online(), key=lambda d: d.log_count + len(planned[d.path]))
-                    planned[directory.path].append((partition, config))
+                    directory = min(self._directories.online(), key=lambda d: d.log_count + len(planned[d]))
+                    planned[directory].append((partition, config))
                 else:
                     result[partition] = existing
             except KafkaError as error:
                 result[partition] = error
-        for path, wanted in planned.items():
+        for directory, wanted in planned.items():
             for start in range(0, len(wanted), _TOGETHER_MAX):
-                result.update(await self._create_in(self._directories[path], wanted[start : start + _TOGETHER_MAX]))
+                result.update(await self._create_in(directory, wanted[start : start + _TOGETHER_MAX]))
         return result
 
     async def _create_in(
@@ -264,9 +230,6 @@ class LogManager:
         if len(offline) == len(self._directories):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory failed")
 
-    def _by_load(self) -> list[LogDirectory]:
-        return sorted(self._online(), key=lambda directory: directory.log_count)
-
     def _make(self, directory: LogDirectory, partition: TopicPartition, config: TopicConfig) -> LoadedLog:
         path = directory.file(str(partition))
         self._disk.make_directories(path)
@@ -298,38 +261,22 @@ class LogManager:
         except OSError as error:
             self._take_offline(directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {error}") from error
-        self._after(log.config.file_delete_delay_ms, [target])
+        self.remove_later([target], log.config.file_delete_delay_ms)
 
     # --- LogOwner ----------------------------------------------------------------------------------------------------
 
     def flush_soon(self, log: Log) -> None:
-        """One flush of a log at a time; what comes meanwhile makes one more."""
-        partition = log.topic_partition
-        if self._closed or partition in self._flushing:
-            self._flush_again.add(partition)
-            return
-        task = asyncio.get_running_loop().create_task(self._flush(log), name=f"flush-{partition}")
-        self._flushing[partition] = task
+        self._flushes.flush_soon(log)
 
-    async def _flush(self, log: Log) -> None:
-        partition = log.topic_partition
-        try:
-            while not log.failed:
-                self._flush_again.discard(partition)
-                await log.flush()
-                if partition not in self._flush_again:
-                    break
-        except KafkaError as error:
-            logger.error("flush: %s", error)  # the directory is offline by now, and its owner told
-        finally:
-            del self._flushing[partition]
+    def flush_within(self, log: Log, delay_ms: int) -> None:
+        self._flushes.flush_within(log, delay_ms)
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        self._after(delay_ms, paths)
+        self._removal.remove_later(paths, delay_ms)
 
     def recovery_point_lowered(self, log: Log) -> None:
         directory = self._home.get(log.topic_partition)
-        if directory is not None and directory.failure is None:
+        if directory is not None and directory.failure is None and directory.loaded:
             directory.write_recovery_points(self._recovery_points(directory))
 
     def storage_failed(self, log: Log, error: OSError) -> None:
@@ -348,50 +295,41 @@ class LogManager:
             log = self._logs.pop(partition, None)
             if log is not None:
                 log.fail(error)
+                log.close_files()
         if self.on_offline is not None:
             self.on_offline(directory.path, gone)
 
-    # --- removal of what was renamed ---------------------------------------------------------------------------------
-
-    def _after(self, delay_ms: int, paths: list[str]) -> None:
-        loop = asyncio.get_running_loop()
-        key = id(paths)
-        handle = loop.call_later(delay_ms / 1000, self._remove_now, key)
-        self._removals[key] = (handle, paths)
-
-    def _remove_deleted(self, paths: list[str]) -> None:
-        """Left over from the last life: their delay has passed."""
-        if paths:
-            self._after(0, paths)
-
-    def _remove_now(self, key: int) -> None:
-        _, paths = self._removals.pop(key)
-        task = asyncio.get_running_loop().create_task(self._remove(paths), name="remove-deleted")
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-
-    async def _remove(self, paths: list[str]) -> None:
-        def job() -> None:
-            for path in paths:
-                if self._disk.is_directory(path):
-                    self._disk.remove_tree(path)
-                elif self._disk.exists(path):
-                    self._disk.remove(path)
-
-        try:
-            await self._disk.run(job)
-        except OSError as error:
-            logger.warning("could not remove %s: %s (the next start tries again)", ", ".join(paths), error)
-
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def checkpoint_high_watermarks(self) -> None:
-        for directory in self._online():
-            self._guarded(directory, lambda d=directory: d.write_high_watermarks(self._high_watermarks(d)))  # type: ignore[misc]
+    def checkpoint_high_watermarks(self) -> asyncio.Task[None]:
+        """Written off the loop, one write at a time; the task ends when what was asked for is on disk."""
+        if self._checkpointing is None:
+            self._checkpointing = asyncio.get_running_loop().create_task(self._write_high_watermarks())
+        else:
+            self._checkpoint_again = True
+        return self._checkpointing
+
+    async def _write_high_watermarks(self) -> None:
+        try:
+            while True:
+                self._checkpoint_again = False
+                for directory in self._directories.loaded():
+                    offsets = self._high_watermarks(directory)
+                    try:
+                        await self._disk.run(lambda d=directory, o=offsets: d.write_high_watermarks(o))  # type: ignore[misc]
+                    except OSError as error:
+                        self._take_offline(directory, error)
+                if not self._checkpoint_again:
+                    return
+        finally:
+            self._checkpointing = None
 
     def checkpoint_recovery_points(self) -> None:
-        """Recovery points, and log start offsets where they are not simply the first segment's."""
-        for directory in self._online():
+        """Recovery points, and log start offsets where they are not simply the first segment's.
+
+        Written in the loop: a truncation writes the same file, and the later of the two must win.
+        """
+        for directory in self._directories.loaded():
             self._guarded(directory, lambda d=directory: self._checkpoint_offsets(d))  # type: ignore[misc]
 
     def _checkpoint(self, directory: LogDirectory) -> None:
@@ -448,7 +386,7 @@ class LogManager:
                 checkpoint_ms = self._config.log_flush_offset_checkpoint_interval_ms
                 timers = [
                     tasks.create_task(self._every(_RETENTION_FIRST_MS, retention_ms, self.apply_retention)),
-                    tasks.create_task(self._every(checkpoint_ms, checkpoint_ms, self._flush_and_checkpoint)),
+                    tasks.create_task(self._every(checkpoint_ms, checkpoint_ms, self._checkpoint_recovery_points)),
                     tasks.create_task(self._every(_EXPIRY_MS, _EXPIRY_MS, self._expire_producers)),
                 ]
                 try:
@@ -466,16 +404,8 @@ class LogManager:
             await action()
             await asyncio.sleep(interval_ms / 1000)
 
-    async def _flush_and_checkpoint(self) -> None:
-        for log in self.logs():
-            if not log.failed and self._flush_is_due(log):
-                self.flush_soon(log)
-        await asyncio.gather(*self._flushing.values(), return_exceptions=True)
+    async def _checkpoint_recovery_points(self) -> None:
         self.checkpoint_recovery_points()
-
-    def _flush_is_due(self, log: Log) -> bool:
-        """flush.ms is checked with the checkpoint's own interval: an unflushed log is at most that much older."""
-        return log.config.flush_ms < self._config.log_flush_interval_ms and log.recovery_point < log.log_end_offset
 
     async def _expire_producers(self) -> None:
         for log in self.logs():
@@ -489,15 +419,15 @@ class LogManager:
         if self._closed:
             return
         self._closed = True
-        for handle, _ in self._removals.values():
-            handle.cancel()  # what is renamed is removed by the next start
-        self._removals.clear()
-        await asyncio.gather(*self._flushing.values(), *self._jobs, return_exceptions=True)
-        for directory in self._online():
+        if self._checkpointing is not None:
+            await self._checkpointing
+        await self._flushes.close()
+        await self._removal.close()
+        for directory in self._directories.online():
             logs = self._logs_in(directory)
             for start in range(0, len(logs), _TOGETHER_MAX):
                 await self._close_logs(directory, logs[start : start + _TOGETHER_MAX])
-            if directory.failure is None:
+            if directory.failure is None and directory.loaded:
                 self._guarded(directory, lambda d=directory: self._finish(d))  # type: ignore[misc]
         for log in self._logs.values():
             log.close_files()
@@ -515,13 +445,5 @@ class LogManager:
 
     def _finish(self, directory: LogDirectory) -> None:
         self._checkpoint(directory)
-        directory.leave_clean_marker()
-
-
-def _tolerant(read: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    """A checkpoint that cannot be read promises nothing: recovery begins at 0, the high watermark at the log start."""
-    try:
-        return read()
-    except KafkaError as error:
-        logger.error("%s: going on without it", error)
-        return {}
+        if not any(self._home.get(partition) is directory for partition in self._offline):
+            directory.leave_clean_marker()  # one that could not be opened may still need its recovery

@@ -37,11 +37,15 @@ class Owner:
 
     removed: list[str] = field(default_factory=list)
     flushes: int = 0
+    within: list[int] = field(default_factory=list)
     lowered: list[int] = field(default_factory=list)
     failures: list[OSError] = field(default_factory=list)
 
     def flush_soon(self, log: Log) -> None:
         self.flushes += 1
+
+    def flush_within(self, log: Log, delay_ms: int) -> None:
+        self.within.append(delay_ms)
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         self.removed += paths

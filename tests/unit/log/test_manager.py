@@ -15,7 +15,7 @@ from klamm.log.log import Log
 from klamm.log.manager import LogManager
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
-from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 
 from .conftest import SetClock, append, read_all
 
@@ -87,7 +87,7 @@ async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path,
         for _ in range(20):
             append(log, "v", epoch=3)
         log.update_high_watermark(18)
-        logs.checkpoint_high_watermarks()
+        await logs.checkpoint_high_watermarks()
         shutil.copytree(one, tmp_path / "killed")
     async with started(disk, tmp_path / "killed") as logs:
         again = logs.get(tp("a-0"))
@@ -102,7 +102,7 @@ async def test_a_crash_while_loading_counts_as_unclean(
         append(logs.get_or_create(tp("a-0"), CONFIG, is_new=True), "v")
     logs = manager(disk, one)
     monkeypatch.setattr("klamm.log.manager.load_log", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("killed")))
-    with pytest.raises(RuntimeError):
+    with pytest.RaisesGroup(RuntimeError):
         await logs.load(lambda topic: CONFIG)
     assert not (one / ".kafka_cleanshutdown").exists()
 
@@ -207,6 +207,20 @@ async def test_one_bad_partition_stays_offline_and_the_others_load(disk: FileDis
         assert logs.is_offline(tp("a-0"))
         assert logs.get(tp("a-1")) is not None
         assert logs.offline_directories() == []
+    assert not (one / ".kafka_cleanshutdown").exists()  # whatever is wrong with it, it was not closed
+
+
+async def test_a_stop_before_everything_is_loaded_changes_no_checkpoint(disk: FileDisk, one: Path) -> None:
+    async with started(disk, one) as logs:
+        append(logs.get_or_create(tp("a-0"), CONFIG, is_new=True), "v")
+    before = {path.name: path.read_bytes() for path in one.glob("*checkpoint")}
+    (one / "no partition").mkdir()
+    logs = manager(disk, one)
+    with pytest.RaisesGroup(ConfigError):
+        async with logs.running():
+            await logs.load(lambda topic: CONFIG)
+    assert {path.name: path.read_bytes() for path in one.glob("*checkpoint")} == before
+    assert (one / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.case("LOG-19")
@@ -247,7 +261,7 @@ async def test_a_foreign_directory_stops_the_start(disk: FileDisk, one: Path, na
 async def test_one_partition_in_two_directories_stops_the_start(disk: FileDisk, one: Path, two: Path) -> None:
     for path in (one, two):
         (path / "t-0").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="t-0 exists in"):
+    with pytest.raises(ConfigError, match="t-0 exists twice"):
         await manager(disk, one, two).load(lambda topic: CONFIG)
 
 
@@ -302,6 +316,20 @@ async def test_compacted_logs_still_lose_what_is_below_their_start(disk: FileDis
         log.advance_log_start(2)
         assert await logs.apply_retention() == 2
         assert log.segments.first.base_offset == 2
+
+
+async def test_flush_ms_bounds_how_long_an_append_stays_unflushed(disk: FileDisk, one: Path) -> None:
+    async with started(disk, one) as logs:
+        log = logs.get_or_create(tp("a-0"), TopicConfig(flush_ms=1), is_new=True)
+        append(log, "v")
+        await _until(lambda: log.recovery_point == 1)
+        append(log, "v")
+        await _until(lambda: log.recovery_point == 2)
+        eager = logs.get_or_create(tp("a-1"), TopicConfig(flush_messages=2), is_new=True)
+        eager.epochs.assign(LeaderEpoch(0), 0)
+        append(eager, "v")
+        append(eager, "v")
+        await _until(lambda: eager.recovery_point == 2)
 
 
 async def test_rolling_flushes_off_the_loop_and_moves_the_recovery_point(disk: FileDisk, one: Path) -> None:
