@@ -154,6 +154,30 @@ async def test_a_client_that_pipelines_without_reading_is_not_buffered_for_ever(
 
 
 @on_both_loops
+async def test_nothing_is_read_while_a_request_is_in_work() -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def blocked(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        begun.set()
+        await release.wait()
+        return [b""]
+
+    async with listener(blocked).running() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(frame())
+        await begun.wait()
+        count = 40
+        for i in range(count):
+            writer.write(frame(correlation_id=i + 2, body=bytes(LIMIT_BYTES // 2)))
+        await asyncio.sleep(0.2)  # a real socket has to fill up
+        (connection,) = server._connections
+        assert connection._wire.buffered_bytes < 2 * LIMIT_BYTES
+        release.set()
+        assert [(await read_response(reader))[0] for _ in range(count + 1)] == list(range(1, count + 2))
+        writer.close()
+
+
+@on_both_loops
 async def test_no_response_where_none_is_wanted() -> None:
     async def silent(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer] | None:
         return None if header.api_key is ApiKey.PRODUCE else [b"next"]

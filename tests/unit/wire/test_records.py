@@ -149,6 +149,7 @@ def test_malformed_batches_are_corrupt() -> None:
         bad = bytearray(good)
         struct.pack_into(">i", bad, 8, length)
         assert code_of(lambda bad=bad: list(iter_batches(bad))) is ErrorCode.CORRUPT_MESSAGE
+        assert code_of(lambda bad=bad: read_header(bad)) is ErrorCode.CORRUPT_MESSAGE
     bad = bytearray(good)
     bad[16] = 3
     assert code_of(lambda: list(iter_batches(bad))) is ErrorCode.CORRUPT_MESSAGE
