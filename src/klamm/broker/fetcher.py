@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from klamm.broker.partition import Partition
 from klamm.broker.truncation import truncation
@@ -29,6 +29,9 @@ from klamm.log.log import Log, UnexpectedAppendOffset
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.model.ports import Buffer, Clock
+
+PARTITIONS_PER_SLICE: Final = 500
+"""Handled without giving way."""
 
 log = logging.getLogger(__name__)
 
@@ -172,17 +175,28 @@ class Fetcher:
         if following is None:
             log.error("leader %d answered about %s, which was not asked", self.leader, partition)
             return None
-        if self._following.get(partition) is not following:
-            return None
-        return following if following.partition.leader_epoch == following.leader_epoch else None
+        return following if self._is_current(following) else None
+
+    def _is_current(self, following: Following) -> bool:
+        partition = following.partition
+        is_ours = self._following.get(partition.topic_partition) is following
+        return is_ours and partition.leader_epoch == following.leader_epoch
 
     # --- truncation ---
 
     async def _truncate(self) -> bool:
         ready = self._ready(Stage.TRUNCATING)
+        for start in range(0, len(ready), PARTITIONS_PER_SLICE):
+            await self._truncate_some(ready[start : start + PARTITIONS_PER_SLICE])
+            await asyncio.sleep(0)
+        return bool(ready)
+
+    async def _truncate_some(self, ready: Sequence[Following]) -> None:
         asked: dict[TopicPartition, Following] = {}
         questions = []
         for following in ready:
+            if not self._is_current(following):
+                continue
             epoch = following.log.epochs.latest_epoch
             if epoch is None:
                 self._cut(following, following.initial_offset, done=True)
@@ -195,7 +209,6 @@ class Fetcher:
                 following_now = self._current(answer.partition, asked)
                 if following_now is not None:
                     self._reconcile(following_now, answer)
-        return bool(ready)
 
     def _reconcile(self, following: Following, answer: EpochAnswered) -> None:
         if answer.error is not ErrorCode.NONE:
@@ -228,7 +241,9 @@ class Fetcher:
             Wanted(name, f.leader_epoch, f.log.log_end_offset, f.log.log_start_offset) for name, f in asked.items()
         ]
         offsets = {want.partition: want.fetch_offset for want in wanted}
-        for fetched in await self._endpoint.fetch(wanted):
+        for count, fetched in enumerate(await self._endpoint.fetch(wanted), 1):
+            if count % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
             following = self._current(fetched.partition, asked)
             if following is None or following.log.log_end_offset != offsets[fetched.partition]:
                 continue
@@ -266,7 +281,7 @@ class Fetcher:
         name = following.partition.topic_partition
         try:
             leader_start, leader_end = await self._endpoint.log_ends(name, following.leader_epoch)
-            if self._current(name, {name: following}) is None:
+            if not self._is_current(following):
                 return
             if leader_end < following.log.log_end_offset:
                 log.warning("%s: leader %d ends at %d, truncating to it", name, self.leader, leader_end)

@@ -284,10 +284,12 @@ class ReplicaManager:
                 return Answer(error, {order.partition: error for order in orders})
             answers: dict[TopicPartition, ErrorCode] = {}
             accepted: list[PartitionOrder] = []
-            for order in orders:
-                answers[order.partition] = self._judge(order)
-                if answers[order.partition] is ErrorCode.NONE:
-                    accepted.append(order)
+            for chunk in _slices(orders):
+                for order in chunk:
+                    answers[order.partition] = self._judge(order)
+                    if answers[order.partition] is ErrorCode.NONE:
+                        accepted.append(order)
+                await asyncio.sleep(0)
             logs = await self._open_logs(accepted)
             for chunk in _slices(accepted):
                 self._obey(chunk, logs, answers, sender)

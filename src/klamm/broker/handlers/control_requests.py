@@ -35,7 +35,7 @@ from klamm.wire.varint import read_uvarint
 UPDATE_METADATA_FLEXIBLE: Final = 6
 LEADER_AND_ISR_FLEXIBLE: Final = 4
 LISTENER_NAMES_SINCE: Final = 3
-PARTITIONS_PER_SLICE: Final = 5_000
+PARTITIONS_PER_SLICE: Final = 2_000
 
 _HEAD = struct.Struct(">iiq")
 _INDEX = struct.Struct(">i")
