@@ -84,7 +84,7 @@ def replicas_offline(
     for broker in brokers:
         rule = removal_rule(view, controller_epoch, broker)
         for chunk in chunked(replicas[broker]):
-            # With several brokers the batch waits for the last one, so that each partition is told its final state once.
+            # With several brokers the batch waits for the last: each partition is told its final state, once.
             yield ChangeStates(cause=cause, partitions=chunk, rule=rule, offline_on=broker, send=broker == brokers[-1])
 
 

@@ -112,6 +112,7 @@ class FakeZooKeeper:
         self.lose_answer: str | None = None
         """`applied` or `dropped`: what happens to the next multi whose answer is lost."""
         self.expired = False
+        self._fired: list[tuple[WatchKind, str, str]] = []
 
     def silence(self) -> float:
         return self.silent_s
@@ -275,8 +276,6 @@ class FakeZooKeeper:
                 return [error if i == position else RuntimeInconsistency(o.path) for i, o in enumerate(ops)]
         self._flush()
         return results
-
-    _fired: list[tuple[WatchKind, str, str]] = []
 
     def _flush(self) -> None:
         for fired in self._fired:

@@ -1,7 +1,7 @@
 """A controller in a test tube: the fake ZooKeeper, brokers that are stubs behind the network port, and their talk.
 
-`scenario.talk()` gives what happened since the last call as lines: ZooKeeper writes of the controller, then requests per
-broker in the order they were received. Time does not pass; `settle` runs the loop until nobody has anything to do.
+`scenario.talk()` gives what happened since the last call as lines: ZooKeeper writes of the controller, then requests
+per broker in the order they were received. Time does not pass; `settle` runs the loop until nobody has anything to do.
 """
 
 from __future__ import annotations
