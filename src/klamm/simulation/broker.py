@@ -47,14 +47,14 @@ class SimulatedBroker:
         if error is ErrorCode.NONE and header.api_key is ApiKey.LEADER_AND_ISR:
             answers = [self._obey(topic, state) for topic, state in control.iter_partition_states(request)]
             response.partition_errors = [
-                control.LeaderAndIsrResponse.LeaderAndIsrPartitionError(
+                control.LeaderAndIsrResponse.PartitionError(
                     topic_name=name.topic, partition_index=name.partition, error_code=code
                 )
                 for name, code in answers
             ]
         elif error is ErrorCode.NONE and header.api_key is ApiKey.STOP_REPLICA:
             response.partition_errors = [
-                control.StopReplicaResponse.StopReplicaPartitionError(
+                control.StopReplicaResponse.PartitionError(
                     topic_name=name.topic, partition_index=name.partition, error_code=self._stop(name, delete)
                 )
                 for name, _, delete in control.iter_stopped_replicas(request)

@@ -96,6 +96,18 @@ class Node:
         self.controller = None
 
     async def _run(self) -> None:
+        """As under a supervisor: a start that failed for ZooKeeper's sake is tried again. Anything else is a bug."""
+        while True:
+            try:
+                await self._live()
+            except ZooKeeperError as error:
+                self._cluster.checker.note("start failed", self.id, type(error).__name__)
+                await asyncio.sleep(1)
+            except Exception as error:
+                self._cluster.fail(error)
+                raise
+
+    async def _live(self) -> None:
         cluster = self._cluster
         network = cluster.network.host(self.host)
         rng = random.Random(f"{cluster.scenario.seed} {self.host} {self._life}")
@@ -187,7 +199,10 @@ class SimulatedCluster:
             self.checker.on_write(kind, path, session)
         except Exception as error:
             # Kept, and raised by the scenario itself: here it would end as one client's lost connection.
-            self._violation = self._violation or error
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        self._violation = self._violation or error
 
     def raise_violation(self) -> None:
         if self._violation is not None:
@@ -233,12 +248,13 @@ class SimulatedCluster:
     # --- what happens ---
 
     async def _crash(self) -> None:
-        """The controller's node more often than another; it comes back after less or more than a session's life."""
+        """The controller's node first, and more often than another; back after less or more than a session's life."""
         running = [node for node in self.nodes if node.runs]
         if len(running) < 2:
             return
         acting = [node for node in running if node.controller is not None and node.controller.is_active]
-        victim = acting[0] if acting and self.random.random() < 0.7 else self.random.choice(running)
+        hits_controller = acting and (self.crashes == 0 or self.random.random() < 0.7)
+        victim = acting[0] if hits_controller else self.random.choice(running)
         self.crashes += 1
         self.checker.note("crash", victim.id)
         await victim.kill()
