@@ -11,6 +11,8 @@ import itertools
 import random
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,10 +20,10 @@ import pytest_asyncio
 
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
-SERVERS = ("ours", "real")
+SERVERS = ("ours", "real", "ensemble")
 TICK_MS = 500
 PATIENCE = 10.0
 OPEN = ((31, "world", "anyone"),)
@@ -448,18 +450,43 @@ Connect = Callable[..., Awaitable[Client]]
 _roots = itertools.count(1)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session", params=SERVERS)
-async def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]:
-    server: MemoryZooKeeper | EmbeddedZooKeeper
-    if request.param == "ours":
-        server = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS)
+class Target(NamedTuple):
+    """A running server, and what it is set to."""
+
+    port: int
+    timeout_ms_max: int
+    mode: str
+
+
+@asynccontextmanager
+async def _running(kind: str, directory: Path) -> AsyncIterator[Target]:
+    if kind == "ours":
+        ours = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS)
+        async with ours.running():
+            yield Target(ours.port, 20 * TICK_MS, "standalone")
     elif (reason := available()) is not None:
         pytest.skip(reason)
+    elif kind == "real":
+        real = EmbeddedZooKeeper(directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False)
+        async with real.running():
+            yield Target(real.port, 20 * TICK_MS, "standalone")
     else:
-        directory = tmp_path_factory.mktemp("zookeeper")
-        server = EmbeddedZooKeeper(directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False)
-    async with server.running():
-        yield server.port
+        async with EmbeddedEnsemble(directory, tick_ms=TICK_MS, force_sync=False).running() as ensemble:
+            for member in ensemble.members:
+                if await member.mode() == "follower":  # where reads and writes take different ways
+                    yield Target(member.port, 60_000, "follower")
+                    return
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=SERVERS)
+async def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Target]:
+    async with _running(request.param, tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def port(target: Target) -> int:
+    return target.port
 
 
 @pytest_asyncio.fixture(loop_scope="session")

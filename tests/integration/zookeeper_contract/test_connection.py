@@ -31,9 +31,14 @@ async def test_new_session_whatever_the_password(connect: Any) -> None:
 
 
 @pytest.mark.case("ZK-03")
-@pytest.mark.parametrize(("wanted", "given"), [(0, 1000), (1, 1000), (1000, 1000), (3000, 3000), (10**7, 10_000)])
+@pytest.mark.parametrize(("wanted", "given"), [(0, 1000), (1, 1000), (1000, 1000), (3000, 3000)])
 async def test_timeout_is_clamped(connect: Any, wanted: int, given: int) -> None:
     assert (await connect(timeout_ms=wanted)).timeout_ms == given
+
+
+@pytest.mark.case("ZK-03")
+async def test_timeout_has_a_maximum(connect: Any, target: Any) -> None:
+    assert (await connect(timeout_ms=10**7)).timeout_ms == target.timeout_ms_max
 
 
 @pytest.mark.case("ZK-04")
@@ -232,13 +237,21 @@ async def test_unknown_opcode(connect: Any, zk: Any, opcode: int) -> None:
 
 
 @pytest.mark.case("ZK-23")
-@pytest.mark.parametrize("opcode", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 22, 101, 105])
+@pytest.mark.parametrize("opcode", [3, 4, 6, 8, 9, 12, 22, 101, 105])
 async def test_truncated_body(zk: Any, opcode: int) -> None:
     before = (await zk.ping()).zxid
-    reply = await zk.call((opcode, struct.pack(">i", 20) + b"/x"))
-    assert reply.err == -5
-    spent = (await zk.ping()).zxid - before
-    assert spent == (1 if opcode == 14 else 0)
+    assert (await zk.call((opcode, struct.pack(">i", 20) + b"/x"))).err == -5
+    assert (await zk.ping()).zxid == before
+
+
+@pytest.mark.case("ZK-23")
+@pytest.mark.parametrize("opcode", [1, 2, 5, 7, 14, 15])
+async def test_truncated_write(zk: Any, target: Any, opcode: int) -> None:
+    if target.mode == "follower":
+        pytest.skip("a follower passes it on and waits for ever for its commit")
+    before = (await zk.ping()).zxid
+    assert (await zk.call((opcode, struct.pack(">i", 20) + b"/x"))).err == -5
+    assert (await zk.ping()).zxid - before == (1 if opcode == 14 else 0)
 
 
 @pytest.mark.case("ZK-24")
@@ -283,8 +296,14 @@ async def test_sync_then_get_is_current(connect: Any, zk: Any) -> None:
         assert (await zk.receive()).node[0] == b"%d" % number
 
 
-async def test_four_letter_words(connect: Any) -> None:
-    for word, expected in (("srvr", b"Mode: standalone"), ("ruok", b"imok"), ("mntr", b"zk_server_state\tstandalone")):
+async def test_four_letter_words(connect: Any, target: Any) -> None:
+    for word, expected in (
+        ("srvr", f"Mode: {target.mode}"),
+        ("ruok", "imok"),
+        ("mntr", f"zk_server_state\t{target.mode}"),
+        ("isro", "rw"),
+        ("dump", "dump is not executed because it is not in the whitelist."),
+    ):
         client = await connect(handshake=False)
         client.write(word.encode())
-        assert expected in await client.reader.read()
+        assert expected in (await client.reader.read()).decode()
