@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from klamm.cli import messages, servers
+from klamm.cli.bench import bench_app
 from klamm.cli.controller import controller_app
 from klamm.cli.lake import lake_app
 from klamm.cli.simulate import simulate
@@ -26,6 +27,7 @@ app.command()(messages.produce)
 app.command()(messages.consume)
 app.add_typer(lake_app, name="lake")
 app.command()(simulate)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

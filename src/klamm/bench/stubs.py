@@ -1,0 +1,92 @@
+"""Stub brokers: registered in ZooKeeper, they answer every control request at once and remember when it came.
+
+What is measured is the controller alone: no log is created, no follower fetches. Times are taken when the last byte of
+a request has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from klamm.model.brokers import Broker, Endpoint
+from klamm.model.ids import BrokerId
+from klamm.model.ports import Buffer, Clock, Network
+from klamm.model.requests import RequestContext
+from klamm.net.listener import Listener
+from klamm.wire import control
+from klamm.wire.apis import ApiKey
+from klamm.wire.connection import RequestHeader
+from klamm.wire.errors import ProtocolError
+from klamm.wire.messages import encode_response
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import broker_id, registration
+
+LISTENER = "INTERNAL"
+HOST = "127.0.0.1"
+FRAME_BYTES_MAX = 1 << 30
+
+_ANSWERS = {
+    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
+    ApiKey.STOP_REPLICA: control.StopReplicaResponse,
+    ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+}
+
+
+class StubBroker:
+    def __init__(self, broker: int, network: Network, clock: Clock, connect: Callable[[], ZooKeeperClient]) -> None:
+        self.id = BrokerId(broker)
+        self._clock = clock
+        self._connect = connect
+        self._zk: ZooKeeperClient | None = None
+        self._listener = Listener(
+            network, LISTENER, HOST, 0, self._handle, privileged=True, frame_bytes_max=FRAME_BYTES_MAX
+        )
+        self.received: Counter[str] = Counter()
+        self.bytes_received = 0
+        self.last_received = 0.0
+
+    async def start(self) -> None:
+        await self._listener.bind()
+        self._listener.serve()
+        await self.register()
+
+    async def register(self) -> None:
+        self._zk = self._connect()
+        await self._zk.start()
+        endpoint = Endpoint(LISTENER, HOST, self._listener.port)
+        document = broker_id.encode(Broker(self.id, (endpoint,)), self._clock.wall_ms())
+        await registration.register(self._zk, self.id, document)
+
+    async def leave(self) -> None:
+        """The session ends, and with it the registration: what a controller sees of a broker that died."""
+        assert self._zk is not None
+        await self._zk.close()
+        self._zk = None
+
+    async def stop(self) -> None:
+        if self._zk is not None:
+            await self.leave()
+        await self._listener.close()
+
+    async def _handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        answer = _ANSWERS.get(header.api_key)
+        if answer is None:
+            raise ProtocolError(f"{header.api_key.name} is not for a stub")
+        self.last_received = time.monotonic()
+        self.received[header.api_key.name] += 1
+        self.bytes_received += len(body)
+        return [encode_response(answer(error_code=0), header.api_version)]
+
+
+async def quiet(stubs: Sequence[StubBroker], since: float, quiet_s: float = 1.0, timeout_s: float = 600.0) -> float:
+    """Seconds from `since` until the last control request, which is the last when nothing followed for `quiet_s`."""
+    deadline = since + timeout_s
+    while time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+        last = max(stub.last_received for stub in stubs)
+        if last > since and time.monotonic() - last > quiet_s:
+            return last - since
+    raise TimeoutError(f"the controller sent nothing, or without end, for {timeout_s:.0f} s")

@@ -1,0 +1,37 @@
+"""klamm bench: figures of this machine, in one table or one JSON document."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from klamm.cli.output import Json, clear_errors, print_json, print_table
+
+bench_app = typer.Typer(help="Benchmarks.", no_args_is_help=True)
+
+
+@bench_app.callback()
+def _group() -> None:
+    """Benchmarks of this machine; each starts what it needs and ends it."""
+
+
+@bench_app.command()
+def controller(
+    partitions: Annotated[int, typer.Option(min=1)] = 100_000,
+    brokers: Annotated[int, typer.Option(min=3, help="Stub brokers that answer every control request at once.")] = 5,
+    replication: Annotated[int, typer.Option(min=1)] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    json: Json = False,
+) -> None:
+    """Cold load, re-election, death and return of a broker: seconds until the last stub was told the last thing."""
+    from klamm.bench.controller import bench
+
+    with clear_errors():
+        result = bench(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds)
+    if json:
+        print_json(result)
+        return
+    rows = [(name, *(f"{value:.3f}" for value in figures.values())) for name, figures in result["seconds"].items()]
+    print_table(("SECONDS", "MEDIAN", "LEAST", "MOST"), rows)
+    typer.echo(f"memory {result['memory_mb']} MB, loop held at most {result['loop_held_longest_ms']} ms")
