@@ -1,0 +1,253 @@
+"""Two Apache Kafka 2.5.1 brokers and one klamm broker are one cluster, whoever of them is the controller.
+
+The controller is moved to a chosen broker by pausing the others for the moment of the election: who is asleep cannot
+stand. Replication is checked in the files: a partition's log is the same bytes on every replica, of either kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from klamm.model.errors import NoNode
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.history import anomalies, read_all, steady_producer
+from klamm.testing.processes import BrokerProcess, KlammBroker
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+
+VERSION = "2.5.1"
+JVM = (1, 2)
+KLAMM = 3
+ALL = (*JVM, KLAMM)
+ASSIGNMENT = "3:1:2,1:3:2,2:1:3,3:2:1,1:2:3,2:3:1"
+"""Every broker is preferred by two partitions, and followed there by one of either kind."""
+PARTITIONS = 6
+RECORDS_PER_SECOND = 500
+
+
+class Mixed:
+    """The brokers and ZooKeeper's view of them."""
+
+    def __init__(self, cluster: MixedCluster, zk: ZooKeeperClient) -> None:
+        self.cluster = cluster
+        self.zk = zk
+
+    async def controller(self) -> int | None:
+        try:
+            node = await self.zk.get("/controller")
+        except NoNode:
+            return None
+        return int(json.loads(node.data or b"{}")["brokerid"])
+
+    async def move_controller(self, kind: Sequence[int]) -> int:
+        """Make one of these brokers the controller, by an election that only they are awake for."""
+        if (now := await self.controller()) in kind:
+            return now
+        asleep = [self.cluster[broker] for broker in ALL if broker not in kind and self.cluster[broker].alive]
+        for broker in asleep:
+            broker.pause()
+        try:
+            await self.zk.delete("/controller")
+            await self.eventually(f"a controller among {kind}", lambda: self._is_controller(kind), timeout=5)
+        finally:
+            for broker in asleep:
+                broker.resume()
+        elected = await self.controller()
+        assert elected in kind
+        return elected
+
+    async def _is_controller(self, kind: Sequence[int]) -> bool:
+        return await self.controller() in kind
+
+    async def states(self, topic: str, partitions: int = PARTITIONS) -> list[dict[str, Any]]:
+        paths = [f"/brokers/topics/{topic}/partitions/{number}/state" for number in range(partitions)]
+        return [json.loads(node.data) if node and node.data else {} for node in await self.zk.get_many(paths)]
+
+    async def leaders(self, topic: str, partitions: int = PARTITIONS) -> list[int]:
+        return [state.get("leader", -1) for state in await self.states(topic, partitions)]
+
+    async def wait_in_sync(self, topic: str, brokers: Sequence[int] = ALL, partitions: int = PARTITIONS) -> None:
+        """Every partition is led, and its ISR is exactly these."""
+
+        async def in_sync() -> bool:
+            return all(
+                state.get("leader", -1) in brokers and sorted(state["isr"]) == sorted(brokers)
+                for state in await self.states(topic, partitions)
+            )
+
+        await self.eventually(f"ISR {brokers} for {topic}", in_sync)
+
+    async def wait_equal_logs(self, topic: str, partitions: int = PARTITIONS) -> None:
+        async def equal() -> bool:
+            return all(
+                len({log_bytes(self.cluster[broker], topic, partition) for broker in ALL}) == 1
+                for partition in range(partitions)
+            )
+
+        await self.eventually(f"equal logs of {topic}", equal)
+
+    async def create(self, topic: str, assignment: str, **configs: object) -> None:
+        """By Kafka's own tool, which asks the controller of the day."""
+        arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
+        for key, value in configs.items():
+            arguments += ["--config", f"{key.replace('_', '.')}={value}"]
+        await self.topic_tool(*arguments)
+
+    async def topic_tool(self, *arguments: str) -> None:
+        await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", self.cluster.bootstrap, *arguments)
+
+    async def eventually(self, what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 45) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while not await condition():
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{what} did not come within {timeout:g} s") from None
+
+
+def log_bytes(broker: BrokerProcess, topic: str, partition: int) -> bytes:
+    segments = sorted((broker.data_directory / f"{topic}-{partition}").glob("*.log"))
+    return b"".join(segment.read_bytes() for segment in segments)
+
+
+@asynccontextmanager
+async def mixed(connect: str, path: Path, versions: tuple[str, str] = (VERSION, VERSION)) -> AsyncIterator[Mixed]:
+    """The JVM brokers start first: one of them is the first controller."""
+    settings = {"replica.lag.time.max.ms": 5000}
+    brokers: list[BrokerProcess] = [
+        ApacheKafkaBroker(version, number, connect, path / str(number), properties=settings)
+        for number, version in zip(JVM, versions, strict=True)
+    ]
+    settings_of_klamm = {**settings, "inter.broker.protocol.version": "2.5"}
+    brokers.append(KlammBroker(KLAMM, connect, path / str(KLAMM), settings_of_klamm))
+    cluster = MixedCluster(brokers)
+    client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(), connect, 30_000)
+    try:
+        async with client.running():
+            async with asyncio.TaskGroup() as tasks:
+                for number in JVM:
+                    tasks.create_task(cluster[number].start())
+            await cluster[KLAMM].start()
+            yield Mixed(cluster, client)
+    finally:
+        await cluster.kill()
+        for broker in cluster.brokers.values():
+            broker.release_ports()
+
+
+def produce(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "delivery.timeout.ms": 30_000})
+    for number in range(count):
+        for partition in range(partitions):
+            producer.produce(
+                topic, str(number), partition=partition, on_delivery=lambda e, _: failed.append(e) if e else None
+            )
+    assert producer.flush(35) == 0
+    assert not failed, failed[:3]
+
+
+async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    async with mixed(zookeeper.connect_string, tmp_path) as them:
+        klamm, bootstrap = them.cluster[KLAMM], them.cluster.bootstrap
+        assert await them.controller() in JVM
+
+        # It leads and follows as it is told, and both kinds of follower copy the same bytes.
+        await them.create("both", "3:1:2,1:3:2", min_insync_replicas=2)
+        await them.wait_in_sync("both", partitions=2)
+        assert await them.leaders("both", 2) == [3, 1]
+        await asyncio.to_thread(produce, bootstrap, "both", 2, 200)
+        await them.wait_equal_logs("both", 2)
+
+        # SIGTERM: the controller takes the leadership away before the broker goes.
+        started = time.monotonic()
+        assert await klamm.stop() == 0
+        took = time.monotonic() - started
+        (first, _) = await them.states("both", 2)
+        assert first["leader"] in JVM and KLAMM not in first["isr"], first
+        assert took < 5, f"the controlled shutdown took {took:.1f} s"
+        await asyncio.to_thread(produce, bootstrap, "both", 2, 200)
+        await klamm.start()
+        await them.wait_in_sync("both", partitions=2)
+        await them.wait_equal_logs("both", 2)
+
+        # kill -9, with leadership: the tool gives it back what it prefers first.
+        elect = ("--bootstrap-server", bootstrap, "--election-type", "preferred", "--all-topic-partitions")
+        await run_tool(VERSION, "kafka.admin.LeaderElectionCommand", *elect)
+        assert await them.leaders("both", 2) == [3, 1]
+        await klamm.kill()
+        await them.wait_in_sync("both", JVM, partitions=2)
+        await asyncio.to_thread(produce, bootstrap, "both", 2, 200)
+        await klamm.start()
+        await them.wait_in_sync("both", partitions=2)
+        await them.wait_equal_logs("both", 2)
+        found = await asyncio.to_thread(read_all, bootstrap, "both", 2)
+        assert [[number for _, number in found[p]] for p in range(2)] == [list(range(200)) * 3] * 2
+
+        # StopReplica with deletion.
+        await them.topic_tool("--delete", "--topic", "both")
+
+        async def gone() -> bool:
+            return await them.zk.get_many(["/brokers/topics/both", "/admin/delete_topics/both"]) == [None, None]
+
+        await them.eventually("deletion", gone)
+        assert not [d.name for d in klamm.data_directory.glob("both-*") if not d.name.endswith("-delete")]
+
+
+async def kill_a_follower_of_the_controller(them: Mixed, victim: int, topics: Sequence[str]) -> None:
+    """kill -9 and return: its leaderships move, its ISRs refill."""
+    await them.cluster[victim].kill()
+    others = [broker for broker in ALL if broker != victim]
+    for topic in topics:
+        await them.wait_in_sync(topic, others)
+    await them.cluster[victim].start()
+    for topic in topics:
+        await them.wait_in_sync(topic)
+
+
+@pytest.mark.timeout(900)
+async def test_the_controller_moves_between_the_kinds_under_load(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    moves = scaled(2, 4)
+    async with mixed(zookeeper.connect_string, tmp_path) as them:
+        await them.create("ledger", ASSIGNMENT, min_insync_replicas=2)
+        await them.wait_in_sync("ledger")
+        topics = ["ledger"]
+        started = time.monotonic()
+        with ExitStack() as load:
+            history = load.enter_context(
+                steady_producer(them.cluster.bootstrap, "ledger", PARTITIONS, RECORDS_PER_SECOND)
+            )
+            for move in range(moves):
+                controller = await them.move_controller((KLAMM,) if move % 2 == 0 else JVM)
+                topic = f"under-{controller}-{move}"
+                await them.create(topic, ASSIGNMENT)
+                await them.wait_in_sync(topic)
+                assert await them.leaders(topic) == [3, 1, 2, 3, 1, 2]
+                topics.append(topic)
+                await asyncio.to_thread(produce, them.cluster.bootstrap, topic, PARTITIONS, 50)
+                victim = next(broker for broker in JVM if broker != controller)
+                await kill_a_follower_of_the_controller(them, victim, topics)
+                assert await them.controller() == controller
+                print(f"move {move}: controller {controller}, {history.count} acknowledged")
+            await asyncio.to_thread(load.close)
+        seconds = time.monotonic() - started
+        for topic in topics:
+            await them.wait_equal_logs(topic)
+        found = await asyncio.to_thread(read_all, them.cluster.bootstrap, "ledger", PARTITIONS)
+        print(f"{history.count} acknowledged, {history.failed} failed, {moves} moves and kills, {seconds:.0f} s")
+        assert anomalies(history, found) == []
+        assert history.count > seconds * RECORDS_PER_SECOND / 2
