@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from kafka.admin import KafkaAdminClient
+from typing import TYPE_CHECKING
 
 from klamm.cli.output import clear_errors
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
 
 REQUEST_TIMEOUT_MS = 15_000
 
 
 @contextmanager
 def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
+    from kafka.admin import KafkaAdminClient
+
     with clear_errors(bootstrap):
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap,

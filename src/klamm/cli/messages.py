@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, fail
 
@@ -24,6 +23,8 @@ def produce(
     """Read lines from standard input and send each as a record."""
     if acks not in {"0", "1", "all"}:
         raise typer.BadParameter(f"{acks!r} is not 0, 1 or all", param_hint="--acks")
+    from kafka import KafkaProducer
+
     sent = []
     with clear_errors(bootstrap):
         producer = KafkaProducer(bootstrap_servers=bootstrap, acks=acks if acks == "all" else int(acks), linger_ms=5)
@@ -53,6 +54,8 @@ def consume(
     json: Json = False,
 ) -> None:
     """Print records: values one a line, or with --json one object a line."""
+    from kafka import KafkaConsumer, TopicPartition
+
     with clear_errors(bootstrap):
         consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,

@@ -9,9 +9,6 @@ from typing import Annotated, Any, NoReturn
 
 import orjson
 import typer
-from kafka.errors import KafkaError as ClientError
-from rich.console import Console
-from rich.table import Table
 
 from klamm.model.errors import KlammError
 
@@ -35,12 +32,20 @@ def clear_errors(bootstrap: str = "") -> Iterator[None]:
         yield
     except KlammError as error:
         fail(str(error))
-    except ClientError as error:
-        where = f" (at {bootstrap})" if bootstrap else ""
-        fail(f"{describe(error)}{where}")
+    except Exception as error:
+        if not bootstrap or not _is_client_error(error):
+            raise
+        fail(f"{describe(error)} (at {bootstrap})")
 
 
-def describe(error: ClientError) -> str:
+def _is_client_error(error: Exception) -> bool:
+    # Here, not at the top: servers start without the client library's half second.
+    from kafka.errors import KafkaError
+
+    return isinstance(error, KafkaError)
+
+
+def describe(error: Exception) -> str:
     name = type(error).__name__.removesuffix("Error")
     if name in {"NoBrokersAvailable", "KafkaConnection", "KafkaTimeout", "NodeNotReady"}:
         return "no broker answers: is the cluster up and the address right?"
@@ -54,6 +59,9 @@ def print_json(document: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns aligned, no frame: readable by eyes, cut and awk."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*columns, box=None, pad_edge=False, show_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
