@@ -21,6 +21,10 @@ FRAME_OPERATIONS: Final = 500
 FRAME_BYTES: Final = 128 * 1024
 NO_NODE: Final = -101
 
+# Plain numbers: comparing with a member of an IntEnum costs more than the rest of the loop.
+_CREATE, _CREATE2, _DELETE, _GET, _SET, _CHECK = map(
+    int, (OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.GET_DATA, OpCode.SET_DATA, OpCode.CHECK)
+)
 _RESULT = struct.Struct(">i?ii")
 _CREATE_HEADER = jute.MULTI_HEADER.pack(OpCode.CREATE, False, -1)
 _DELETE_HEADER = jute.MULTI_HEADER.pack(OpCode.DELETE, False, -1)
@@ -28,36 +32,66 @@ _SET_HEADER = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, -1)
 _CHECK_HEADER = jute.MULTI_HEADER.pack(OpCode.CHECK, False, -1)
 
 
-def pack_op(op: Op, chroot: Chroot) -> bytes:
-    """One operation of a multi, with its header."""
-    path = chroot.absolute(op.path).encode()
-    sized = len(path).to_bytes(4, "big") + path
+def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Iterator[tuple[int, int, bytes]]:
+    """Bodies of the multis that do [start, stop) of `ops`, each after `first`. Packed as they are drawn, so that the
+    server works on one while the next is made, and the loop is never held for all of them."""
+    head = pack_ops(first, chroot)
+    for base in range(0, len(ops), FRAME_OPERATIONS):
+        packed = pack_ops(ops[base : base + FRAME_OPERATIONS], chroot)
+        for start, stop in split(packed):
+            yield base + start, base + stop, b"".join([*head, *packed[start:stop], jute.MULTI_END])
+
+
+def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterator[tuple[int, int, bytes]]:
+    """The same for reads."""
+    for base in range(0, len(paths), FRAME_OPERATIONS):
+        packed = pack_reads(opcode, paths[base : base + FRAME_OPERATIONS], chroot)
+        for start, stop in split(packed):
+            yield base + start, base + stop, b"".join([*packed[start:stop], jute.MULTI_END])
+
+
+def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
+    """The operations of a multi, each with its header. Sets are the many, so they come first and inline."""
+    prefix, pack_int, join = chroot.prefix, jute.INT.pack, b"".join
+    packed: list[bytes] = []
+    for op in ops:
+        path = op.path
+        if type(op) is Set and (data := op.data) is not None and path[:1] == "/" != path:
+            raw = (prefix + path).encode()
+            packed.append(join((_SET_HEADER, pack_int(len(raw)), raw, pack_int(len(data)), data, pack_int(op.version))))
+        else:
+            packed.append(_pack_any(op, chroot))
+    return packed
+
+
+def _pack_any(op: Op, chroot: Chroot) -> bytes:
+    path = chroot.absolute(op.path)
     match op:
         case Set(_, data, version):
-            return b"".join((_SET_HEADER, sized, jute.pack_buffer(data), jute.INT.pack(version)))
+            return _SET_HEADER + jute.pack_set_data(path, data, version)
         case Create(_, data, mode, acl):
-            return b"".join((_CREATE_HEADER, sized, jute.pack_buffer(data), jute.pack_acl(acl), jute.INT.pack(mode)))
+            return _CREATE_HEADER + jute.pack_create(path, data, acl, mode)
         case Delete(_, version):
-            return _DELETE_HEADER + sized + jute.INT.pack(version)
+            return _DELETE_HEADER + jute.pack_path_and_version(path, version)
         case Check(_, version):
-            return _CHECK_HEADER + sized + jute.INT.pack(version)
+            return _CHECK_HEADER + jute.pack_path_and_version(path, version)
 
 
 def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[bytes]:
     """The operations of a multi-read, one per path; the watch byte is there but servers ignore it."""
-    header = jute.MULTI_HEADER.pack(opcode, False, -1)
+    header, pack_int, join = jute.MULTI_HEADER.pack(opcode, False, -1), jute.INT.pack, b"".join
     packed = []
     for path in paths:
         raw = chroot.absolute(path).encode()
-        packed.append(b"".join((header, len(raw).to_bytes(4, "big"), raw, b"\x00")))
+        packed.append(join((header, pack_int(len(raw)), raw, b"\x00")))
     return packed
 
 
-def split(operations: Sequence[bytes], limit: int = FRAME_OPERATIONS) -> Iterator[tuple[int, int]]:
+def split(operations: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Ranges [start, stop) of operations that go into one frame each."""
     start, size = 0, 0
     for index, operation in enumerate(operations):
-        if index > start and (index - start == limit or size + len(operation) > FRAME_BYTES):
+        if index > start and (index - start == FRAME_OPERATIONS or size + len(operation) > FRAME_BYTES):
             yield start, index
             start, size = index, 0
         size += len(operation)
@@ -67,20 +101,20 @@ def split(operations: Sequence[bytes], limit: int = FRAME_OPERATIONS) -> Iterato
 
 def unpack_nodes(body: bytes, position: int, paths: Sequence[str]) -> list[Node | None]:
     """Results of a multi-read of getData. None where there is no node; any other error is raised with its path."""
-    result_at, stat_at, make_stat, make_node = _RESULT.unpack_from, jute.STAT.unpack_from, tuple.__new__, tuple.__new__
+    result_at, stat_at, make = _RESULT.unpack_from, jute.STAT.unpack_from, tuple.__new__
     nodes: list[Node | None] = []
     append = nodes.append
     try:
         for path in paths:
             kind, _done, code, length = result_at(body, position)
             position += 13
-            if kind == 4:
+            if kind == _GET:
                 if length >= 0:
                     data: bytes | None = body[position : position + length]
                     position += length
                 else:
                     data = None
-                append(make_node(Node, (data, make_stat(Stat, stat_at(body, position)))))
+                append(make(Node, (data, make(Stat, stat_at(body, position)))))
                 position += 68
             elif kind == -1 and code == NO_NODE:
                 append(None)
@@ -118,16 +152,16 @@ def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) 
         for op in ops:
             kind, _done, code = header_at(body, position)
             position += 9
-            if kind == OpCode.SET_DATA:
+            if kind == _SET:
                 results.append(tuple.__new__(Stat, stat_at(body, position)))
                 position += 68
-            elif kind in (OpCode.CREATE, OpCode.CREATE2):
+            elif kind in (_CREATE, _CREATE2):
                 length = jute.INT.unpack_from(body, position)[0]
                 position += 4 + length
                 results.append(chroot.relative(body[position - length : position].decode()))
-                if kind == OpCode.CREATE2:
+                if kind == _CREATE2:
                     position += 68
-            elif kind in (OpCode.DELETE, OpCode.CHECK):
+            elif kind in (_DELETE, _CHECK):
                 results.append(None)
             elif kind == jute.MULTI_RESULT_TYPE_ERROR:
                 position += 4

@@ -31,6 +31,7 @@ from klamm.model.ports import (
     Acl,
     Check,
     Clock,
+    Create,
     CreateMode,
     Fence,
     Network,
@@ -38,6 +39,7 @@ from klamm.model.ports import (
     Op,
     OpResult,
     SessionListener,
+    Set,
     Stat,
     Watcher,
     WatchEvent,
@@ -54,6 +56,8 @@ READS_IN_FLIGHT: Final = 8
 WRITES_IN_FLIGHT: Final = 4
 SINGLE_READS_IN_FLIGHT: Final = 800
 """Where the server has no multi-read."""
+LARGEST_OVERHEAD: Final = 16 * 1024
+"""Allowed for paths, ACL and fence beside the data of one operation in a bulk write."""
 
 R = TypeVar("R")
 _Batch = tuple[int, int, asyncio.Future[Reply]]
@@ -257,8 +261,10 @@ class ZooKeeperClient:
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         self._count(ops)
-        packed = [bulk.pack_op(op, self._chroot) for op in ops]
-        reply = await self._submit_multi(packed, ops)
+        body = b"".join([*bulk.pack_ops(ops, self._chroot), jute.MULTI_END])
+        path = ops[0].path if ops else ""
+        self._refuse_oversize(len(body), path)
+        reply = await self._session.submit(OpCode.MULTI, body, path)
         return bulk.unpack_multi(reply.payload, BODY, ops, self._chroot)
 
     # --- bulk ---
@@ -307,19 +313,19 @@ class ZooKeeperClient:
 
     async def write_many(self, ops: Sequence[Op], fence: Fence | None = None) -> list[OpResult]:
         self._count(ops)
-        packed = [bulk.pack_op(op, self._chroot) for op in ops]
         checks: list[Op] = [] if fence is None else [Check(fence.path, fence.version)]
-        fence_packed = [bulk.pack_op(check, self._chroot) for check in checks]
-        for op, raw in zip(ops, packed, strict=True):  # before anything is sent: all or nothing of a refusal
-            self._refuse_oversize(len(raw) + sum(map(len, fence_packed)) + len(jute.MULTI_END), op.path)
+        for op in ops:  # all of it before anything is sent, so that a refusal means that nothing was written
+            self._chroot.absolute(op.path)
+            if isinstance(op, Set | Create) and op.data is not None:
+                self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
         results: list[OpResult] = []
         fenced: ZooKeeperError | None = None
 
         def submit() -> Iterator[_Batch]:
-            for start, stop in bulk.split(packed):
+            for start, stop, body in bulk.multis(ops, self._chroot, checks):
                 if fenced is not None:
                     return
-                yield start, stop, self._submit_multi(fence_packed + packed[start:stop], ops[start:stop])
+                yield start, stop, self._session.submit(OpCode.MULTI, body, ops[start].path)
 
         def consume(start: int, stop: int, reply: Reply) -> None:
             nonlocal fenced
@@ -348,11 +354,9 @@ class ZooKeeperClient:
         if not self._session.has_multi_read:
             return await self._read_singly(paths, single)
         results: list[R] = []
-        packed = bulk.pack_reads(opcode, paths, self._chroot)
 
         def submit() -> Iterator[_Batch]:
-            for start, stop in bulk.split(packed):
-                body = b"".join([*packed[start:stop], jute.MULTI_END])
+            for start, stop, body in bulk.multi_reads(opcode, paths, self._chroot):
                 yield start, stop, self._session.submit(OpCode.MULTI_READ, body, paths[start])
 
         def consume(start: int, stop: int, reply: Reply) -> None:
@@ -403,12 +407,6 @@ class ZooKeeperClient:
         self.operations[kind] += 1
         self._refuse_oversize(len(body), path)
         return await self._session.submit(opcode, body, path, on_reply)
-
-    def _submit_multi(self, packed: Sequence[bytes], ops: Sequence[Op]) -> asyncio.Future[Reply]:
-        body = b"".join([*packed, jute.MULTI_END])
-        path = ops[0].path if ops else ""
-        self._refuse_oversize(len(body), path)
-        return self._session.submit(OpCode.MULTI, body, path)
 
     def _refuse_oversize(self, body_bytes: int, path: str) -> None:
         size = body_bytes + jute.REQUEST_HEADER.size

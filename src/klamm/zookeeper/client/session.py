@@ -96,8 +96,8 @@ class Session:
         self._password = jute.NO_PASSWORD
         self._last_zxid = 0
         self._connection: Connection | None = None
-        self._answered = clock.monotonic()
-        self._disconnected_at = clock.monotonic()
+        self._answered = 0.0  # both times are set by start: a constructor needs no running loop
+        self._disconnected_at = 0.0
         self._waiting: deque[Request] = deque()
         self._server_has_multi_read: dict[ServerAddress, bool] = {}
         self._first_session = True
