@@ -97,7 +97,7 @@ class RemoteLeader:
         return [
             EpochAnswered(
                 TopicPartition(topic.topic, end.partition),
-                ErrorCode(end.error_code),
+                _error(end.error_code),
                 EpochEndOffset(LeaderEpoch(end.leader_epoch), end.end_offset),
             )
             for topic in answer.topics
@@ -121,7 +121,7 @@ class RemoteLeader:
         answer = await self._message(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, request)
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(found.error_code))
+            raise KafkaError(_error(found.error_code))
         return int(found.offset)
 
     async def _message(self, key: ApiKey, version: int, request: Any) -> Any:
@@ -149,3 +149,11 @@ class RemoteLeader:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
+
+
+def _error(code: int) -> ErrorCode:
+    """A newer leader may have codes that we do not know: the partition is tried again."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

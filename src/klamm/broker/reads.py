@@ -126,8 +126,6 @@ class Reads:
     def _read(self, query: FetchQuery, entry: FetchEntry, max_bytes: int, at_least_one: bool) -> ReadPartition:
         try:
             partition, log = self._log_for(query, entry)
-            if max_bytes == 0 and not at_least_one:
-                return _read_partition(entry.partition, log, b"", [] if query.read_committed else None)
             read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
             aborted = None
             if query.read_committed and not query.from_follower:

@@ -134,10 +134,16 @@ class ReplicaManager:
             self.logs.checkpoint_high_watermarks()
 
     async def _shrink_isrs(self) -> None:
+        """Also the moment at which a follower outside the ISR stops holding the high watermark back: it has not fetched
+        for the lag limit, and no other event would tell."""
         while True:
             await asyncio.sleep(self._max_lag / 2)
-            for partition in list(self.partitions.values()):
-                self._write_isr(partition, partition.proposed_shrink())
+            for chunk in _slices(list(self.partitions.values())):
+                for partition in chunk:
+                    self._write_isr(partition, partition.proposed_shrink())
+                    if partition.maybe_increment_high_watermark():
+                        self.moved(partition.topic_partition)
+                await asyncio.sleep(0)
 
     async def _checkpoint_high_watermarks(self) -> None:
         """Not before the first LeaderAndIsr: until then we know only a part, and would overwrite the file with it."""

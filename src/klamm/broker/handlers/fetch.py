@@ -32,6 +32,8 @@ async def handle(
     if version < VERSION_FIRST_SERVED:
         return [_decline(version, body)]
     request = decode_request(version, body)
+    if request.session_epoch > 0:  # of a session that we never opened: start again with a full fetch
+        return encode_response(version, [], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     entries, refused = _authorized(services, context, request)
     query = FetchQuery(
         version,
