@@ -23,6 +23,7 @@ from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import read_broker_config
 from klamm.model.events import Decision, EventRecord
 from klamm.model.ids import BrokerId
+from klamm.model.ports import Delete
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
@@ -49,19 +50,43 @@ class Sink:
 class Led:
     """ZooKeeper, our controller on it, and JVM brokers that obey it."""
 
-    def __init__(
-        self, zk: ZooKeeperClient, controller: Controller, cluster: MixedCluster, sink: Sink, connect: str
-    ) -> None:
-        self.zk, self.controller, self.cluster, self.sink, self.connect = zk, controller, cluster, sink, connect
+    def __init__(self, zk: ZooKeeperClient, cluster: MixedCluster, connect: str) -> None:
+        self.zk, self.cluster, self.connect = zk, cluster, connect
+        self.sink = Sink()
+
+    async def register(self) -> None:
+        us = Broker(BrokerId(9), (Endpoint("CLIENT", "127.0.0.1", 1), Endpoint("INTERNAL", "127.0.0.1", 2)))
+        await registration.register(self.zk, us.id, broker_id.encode(us, SystemClock().wall_ms()))
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[Controller]:
+        """A new one, until it is elected and loaded."""
+        config, _ = read_broker_config(
+            {
+                "broker.id": "9",
+                "zookeeper.connect": self.connect,
+                "listeners": "CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2",
+                "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
+                "inter.broker.listener.name": "INTERNAL",
+                "inter.broker.protocol.version": "2.5",
+            }
+        )
+        network, metrics = AsyncioNetwork(), MetricsRegistry()
+        controller = Controller(config, SystemClock(), Random(2), self.zk, network, self.sink, metrics, self.register)
+        async with controller.running():
+            yield controller
 
     async def topic_tool(self, *arguments: str) -> str:
         tool = await run_tool(VERSION, "kafka.admin.TopicCommand", "--zookeeper", self.connect, *arguments)
         return tool.output
 
-    async def state(self, topic: str, partition: int) -> dict[str, Any]:
-        (node,) = await self.zk.get_many([f"/brokers/topics/{topic}/partitions/{partition}/state"])
+    async def document(self, path: str) -> dict[str, Any]:
+        (node,) = await self.zk.get_many([path])
         found: dict[str, Any] = json.loads(node.data) if node is not None and node.data else {}
         return found
+
+    async def state(self, topic: str, partition: int) -> dict[str, Any]:
+        return await self.document(f"/brokers/topics/{topic}/partitions/{partition}/state")
 
     async def eventually(self, what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
         try:
@@ -74,43 +99,36 @@ class Led:
 
 
 @asynccontextmanager
-async def led(path: Path, brokers: Iterable[int]) -> AsyncIterator[Led]:
-    zookeeper = EmbeddedZooKeeper(path / "zookeeper", force_sync=False)
+async def kafka_with(path: Path, *brokers: ApacheKafkaBroker, zookeeper: EmbeddedZooKeeper) -> AsyncIterator[Led]:
+    """The JVM brokers are made but not started: ours shall stand for election first."""
     await zookeeper.start()
     try:
-        clock, network, sink = SystemClock(), AsyncioNetwork(), Sink()
-        config, _ = read_broker_config(
-            {
-                "broker.id": "9",
-                "zookeeper.connect": zookeeper.connect_string,
-                "listeners": "CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2",
-                "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
-                "inter.broker.listener.name": "INTERNAL",
-                "inter.broker.protocol.version": "2.5",
-            }
-        )
-        client = ZooKeeperClient(network, clock, Random(1), zookeeper.connect_string, 6_000)
+        connect = zookeeper.connect_string
+        client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), connect, 6_000)
         async with client.running():
             for persistent in PERSISTENT_PATHS:
                 await client.ensure_path(persistent)
-            us = Broker(BrokerId(9), (Endpoint("CLIENT", "127.0.0.1", 1), Endpoint("INTERNAL", "127.0.0.1", 2)))
-
-            async def register() -> None:
-                await registration.register(client, us.id, broker_id.encode(us, clock.wall_ms()))
-
-            await register()
-            controller = Controller(config, clock, Random(2), client, network, sink, MetricsRegistry(), register)
-            jvms = [
-                ApacheKafkaBroker(VERSION, number, zookeeper.connect_string, path / str(number)) for number in brokers
-            ]
-            async with controller.running():
-                async with asyncio.timeout(10):
-                    while not controller.is_active:
-                        await asyncio.sleep(0.01)
-                async with MixedCluster(jvms).running() as cluster:
-                    yield Led(client, controller, cluster, sink, zookeeper.connect_string)
+            for broker in brokers:
+                broker.zookeeper = connect
+            cluster = MixedCluster(brokers)
+            led = Led(client, cluster, connect)
+            await led.register()
+            try:
+                yield led
+            finally:
+                await cluster.kill()
+                for broker in brokers:
+                    broker.release_ports()
     finally:
         await zookeeper.kill()
+
+
+def two_brokers(path: Path) -> tuple[ApacheKafkaBroker, ApacheKafkaBroker]:
+    return (ApacheKafkaBroker(VERSION, 1, "", path / "1"), ApacheKafkaBroker(VERSION, 2, "", path / "2"))
+
+
+async def active(controller: Controller) -> bool:
+    return controller.is_active
 
 
 @pytest.mark.case("CTL-08")
@@ -118,7 +136,13 @@ async def led(path: Path, brokers: Iterable[int]) -> AsyncIterator[Led]:
 @pytest.mark.case("CTL-20")
 @pytest.mark.case("DEL-01")
 async def test_topic_death_return_and_deletion(tmp_path: Path) -> None:
-    async with led(tmp_path, (1, 2)) as kafka:
+    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", force_sync=False)
+    async with (
+        kafka_with(tmp_path, *two_brokers(tmp_path), zookeeper=zookeeper) as kafka,
+        kafka.controller() as controller,
+    ):
+        await kafka.eventually("our election", lambda: active(controller))
+        await kafka.cluster.start()
         # A topic of Kafka's own tool gets leaders, and the brokers say so to their clients.
         await kafka.topic_tool("--create", "--topic", "t", "--replica-assignment", "1:2,2:1")
         await kafka.topic_tool("--create", "--topic", "alone", "--replica-assignment", "1")
@@ -154,8 +178,44 @@ async def test_topic_death_return_and_deletion(tmp_path: Path) -> None:
         await kafka.eventually("deletion", gone)
         for broker in kafka.cluster.brokers.values():
             assert not [d.name for d in broker.data_directory.glob("t-*") if not d.name.endswith("-delete")]
-        assert kafka.controller.statistics().counts.topics == 1
+        assert controller.statistics().counts.topics == 1
         assert not kafka.sink.named("controller-failed")
+
+
+async def test_the_office_moves_between_klamm_and_kafka(tmp_path: Path) -> None:
+    """klamm, then a JVM broker, then klamm again: each finds what the other left, epochs only grow."""
+    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", force_sync=False)
+    async with kafka_with(tmp_path, *two_brokers(tmp_path), zookeeper=zookeeper) as kafka:
+        async with kafka.controller() as controller:
+            await kafka.eventually("our election", lambda: active(controller))
+            await kafka.cluster.start()
+            await kafka.topic_tool("--create", "--topic", "ours", "--replica-assignment", "1:2")
+            await kafka.eventually("ours-0", lambda: has(kafka, "ours", 0, leader=1, leader_epoch=0, isr=[1, 2]))
+
+        # We go; one of them leads, and creates and moves leaders in its own way.
+        await kafka.eventually("a JVM controller", lambda: led_by(kafka, 1, 2))
+        await kafka.topic_tool("--create", "--topic", "theirs", "--replica-assignment", "2:1")
+        await kafka.eventually("theirs-0", lambda: has(kafka, "theirs", 0, leader=2, leader_epoch=0, isr=[1, 2]))
+        before = await kafka.state("ours", 0)
+
+        # We come back while they lead, and take over when the office is free.
+        async with kafka.controller() as controller:
+            async with asyncio.timeout(60):
+                while not controller.is_active:
+                    await kafka.zk.write_many([Delete("/controller")])  # the operator's way to move it
+                    await asyncio.sleep(0.5)
+            assert await kafka.state("ours", 0) == before  # taking over changes nothing that is well
+            await kafka.cluster[2].kill()
+            await kafka.eventually("theirs-0 moves", lambda: has(kafka, "theirs", 0, leader=1, leader_epoch=1, isr=[1]))
+            await kafka.eventually("ours-0 shrinks", lambda: has(kafka, "ours", 0, leader=1, isr=[1]))
+            await asyncio.to_thread(produce_one, kafka.cluster[1].address, "theirs")
+            await kafka.cluster[2].start()
+            await kafka.eventually("ISR refills", lambda: has(kafka, "theirs", 0, leader=1, isr=[1, 2]))
+            assert not kafka.sink.named("controller-failed")
+
+
+async def led_by(kafka: Led, *brokers: int) -> bool:
+    return (await kafka.document("/controller")).get("brokerid") in brokers
 
 
 async def has(kafka: Led, topic: str, partition: int, **expected: Any) -> bool:
@@ -173,6 +233,10 @@ async def told(kafka: Led, topic: str, leaders: dict[int, int]) -> bool:
         if {n: p.leader for n, p in metadata.topics[topic].partitions.items()} != leaders:
             return False
     return True
+
+
+def produce_one(bootstrap: str, topic: str) -> None:
+    produce(bootstrap, topic, 1)
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:

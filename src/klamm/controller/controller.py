@@ -75,6 +75,7 @@ NOBODY: Final = NO_LEADER
 BACKOFF_MAX_S: Final = 30.0
 REGISTRATION_RETRY_S: Final = 1.0
 SILENCE_PAUSE_S: Final = 0.05
+GIVE_BACK_TIMEOUT_S: Final = 2.0
 GROUP: Final = "kafka.controller"
 TYPE: Final = "KafkaController"
 STATS: Final = "ControllerStats"
@@ -184,8 +185,20 @@ class Controller:
         finally:
             for timer in self._timers:
                 timer.cancel()
-            await self._resign("stopped")
+            await self._stop()
             self._remove_metrics()
+
+    async def _stop(self) -> None:
+        """Resign and give the office back: the session may outlive us, and a node whose owner does not act is worse
+        than none. Not at any price: a stop must not hang on a ZooKeeper that is gone."""
+        term = self._term
+        await self._resign("stopped")
+        if term is not None and self._may_act():
+            try:
+                async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
+                    await self._give_back(term.committer)
+            except TimeoutError:
+                log.warning("/controller was not given back in %.0f s", GIVE_BACK_TIMEOUT_S)
 
     async def before_new_session(self) -> None:
         self._expired = True

@@ -342,3 +342,5 @@ async def test_stopping_leaves_no_metric_and_no_task() -> None:
         pass
     assert scenario.metrics.names() == []
     assert not scenario.controller.is_active
+    assert "/controller" not in scenario.zk.tree.nodes  # though the session lives on
+    assert scenario.zk.text("/controller_epoch") == "5"
