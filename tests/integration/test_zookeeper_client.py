@@ -147,7 +147,6 @@ async def test_null_and_empty_data_stay_different(zk: ZooKeeperClient) -> None:
     assert ((await zk.get("/null")).data, (await zk.get("/empty")).data) == (None, b"")
 
 
-@pytest.mark.case("ZKC-01")
 async def test_ensure_path(zk: ZooKeeperClient) -> None:
     await zk.ensure_path("/x/y/z")
     await zk.ensure_path("/x/y/z")
@@ -228,7 +227,6 @@ async def test_bulk_in_the_order_of_the_arguments(zk: ZooKeeperClient) -> None:
     assert listings[1:] == [[], None]
 
 
-@pytest.mark.case("ZKC-10")
 async def test_a_held_fence_stops_everything(zk: ZooKeeperClient) -> None:
     await zk.create("/fence", b"")
     await zk.set("/fence", b"successor")

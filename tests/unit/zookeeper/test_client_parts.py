@@ -43,7 +43,6 @@ class TestAddress:
         assert [chroot.relative(p) for p in ("/kafka", "/kafka/a", "/kafka2/a")] == ["/", "/a", "/kafka2/a"]
         assert (NO_CHROOT.absolute("/"), NO_CHROOT.relative("/"), NO_CHROOT.relative("/a")) == ("/", "/", "/a")
 
-    @pytest.mark.case("ZKC-01")
     def test_a_path_without_its_slash_is_refused(self) -> None:
         with pytest.raises(BadArguments):
             Chroot("/kafka").absolute("a")

@@ -95,7 +95,6 @@ def test_paths() -> None:
     assert config.unsanitised("a%20b%2A%2F%7E%C3%BC") == "a b*/~ü"
 
 
-@pytest.mark.case("ZKC-18")
 def test_persistent_paths_of_a_broker_start() -> None:
     assert sorted(PERSISTENT_PATHS) == [
         "/admin/delete_topics",
@@ -216,12 +215,10 @@ class TestOthers:
     TPS = (TopicPartition("t", 0), TopicPartition("u", 3))
     LIST = b'{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"u","partition":3}]}'
 
-    @pytest.mark.case("ZKC-05")
     def test_partition_lists(self) -> None:
         assert isr_change.encode(self.TPS) == preferred_replica_election.encode(self.TPS) == self.LIST
         assert isr_change.decode("/x", self.LIST) == self.TPS
 
-    @pytest.mark.case("ZKC-07")
     def test_reassignment(self) -> None:
         data = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
         targets = {TopicPartition("t", 0): brokers(1, 2)}
@@ -232,7 +229,6 @@ class TestOthers:
         assert log_dir_event.encode(BrokerId(2)) == b'{"version":1,"broker":2,"event":1}'
         assert log_dir_event.decode("/x", log_dir_event.encode(BrokerId(2))) == 2
 
-    @pytest.mark.case("ZKC-09")
     def test_config_change_of_both_versions(self) -> None:
         assert config_change.encode("topics/foo") == b'{"version":2,"entity_path":"topics/foo"}'
         assert config_change.decode("/x", config_change.encode("users/<default>")) == "users/<default>"
