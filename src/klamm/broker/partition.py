@@ -43,6 +43,24 @@ class Bound(Enum):
 
 
 class Partition:
+    __slots__ = (
+        "_clock",
+        "_max_lag",
+        "assignment",
+        "controller_epoch",
+        "epoch_start_offset",
+        "followers",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "log",
+        "me",
+        "pending_isr",
+        "superseded",
+        "topic_partition",
+        "zk_version",
+    )
+
     def __init__(self, partition: TopicPartition, me: BrokerId, clock: Clock, max_lag: float) -> None:
         self.topic_partition = partition
         self.me = me

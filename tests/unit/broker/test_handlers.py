@@ -252,6 +252,8 @@ async def test_missing_topics(one: OneBroker) -> None:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert len(topic.decode("", one.zk.nodes[topic.path("new.one")][0]).partitions) == 2
+    internal = (await one.metadata_of("__consumer_offsets", create=True)).topics[0]
+    assert (internal.error_code, internal.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True)
     again = (await one.metadata_of("new.one", create=True)).topics[0]
     assert again.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -404,6 +406,53 @@ async def test_controlled_shutdown_of_another_broker(one: OneBroker) -> None:
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
     stranger = await one.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, CLIENT, broker_id=2, broker_epoch=8)
     assert stranger.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def fetch(one: OneBroker, version: int, **fields: Any) -> Any:
+    cls = request_class(ApiKey.FETCH)
+    entry = cls.FetchTopic.FetchPartition(
+        partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=-1, log_start_offset=-1
+    )
+    names = fields.pop("names", ["orders"])
+    request = {
+        "replica_id": -1,
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 100,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [cls.FetchTopic(topic=name, partitions=[entry]) for name in names],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    } | fields
+    return await one.ask(ApiKey.FETCH, version, **request)
+
+
+@pytest.mark.case("RPM-06")
+async def test_fetch_reads_to_the_high_watermark_followers_to_the_end(one: OneBroker, make_order: Any) -> None:
+    await one.told()
+    log = await lead(one, make_order, isr=(1, 2))
+    log.fill(0, 0)
+    consumer = (await fetch(one, 11)).responses[0].partitions[0]
+    assert (consumer.error_code, bytes(consumer.records or b""), consumer.high_watermark) == (0, b"", 0)
+    assert consumer.aborted_transactions is None
+    committed = (await fetch(one, 11, isolation_level=1)).responses[0].partitions[0]
+    assert list(committed.aborted_transactions) == []
+    stranger = (await fetch(one, 11, replica_id=2)).responses[0].partitions[0]
+    assert stranger.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a follower on the clients' listener"
+
+
+async def test_fetch_refusals(one: OneBroker) -> None:
+    await one.told()
+    answer = await fetch(one, 11, names=["nowhere", "orders"])
+    assert {t.topic: t.partitions[0].error_code for t in answer.responses} == {
+        "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "orders": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+    assert (await fetch(one, 11, session_id=5, session_epoch=1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    old = (await fetch(one, 3)).responses[0].partitions[0]
+    assert old.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # --- replica manager ---

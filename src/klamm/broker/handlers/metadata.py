@@ -107,8 +107,8 @@ async def _create_or_explain(services: Services, context: RequestContext, name: 
     """What to say of a topic that the cache lacks; as a rule it is created and the client asks again."""
     if not services.metadata.is_informed:
         return ErrorCode.LEADER_NOT_AVAILABLE  # we do not know yet what exists
-    internal = name in INTERNAL_TOPICS
-    if not internal and not (may_create and services.config.auto_create_topics_enable):
+    # The coordinators' topics have a shape of their own (50 compacted partitions): whoever coordinates creates them.
+    if name in INTERNAL_TOPICS or not (may_create and services.config.auto_create_topics_enable):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, name)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
