@@ -81,12 +81,14 @@ class BrokerServer:
                 controller=_ControllerVerbs(controller),
             )
             await broker.load_logs()
-            await data.enter_async_context(logs.running())
-            await data.enter_async_context(broker.running())
-            listeners = await self._bind(data, broker)
+            listeners = await self._bind(control, broker)
             self.endpoints = self._advertised(listeners)
             me = BrokerValue(self.id, self.endpoints, self.config.rack)
             await register.first(Registration(zk, self._ports.clock, me), broker)
+            await data.enter_async_context(logs.running())
+            await data.enter_async_context(broker.running())
+            for listener in listeners:
+                data.push_async_callback(listener.close)  # the first thing to go when we stop
             monitor = LoopMonitor(self._ports.clock, self.id, events, self.metrics)
             _own_task(data, asyncio.create_task(monitor.run(), name="loop-monitor"))
             await control.enter_async_context(controller.running())

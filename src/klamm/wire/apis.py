@@ -139,7 +139,7 @@ APIS: Final[Mapping[int, Api]] = {
         Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
         Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 0, NEVER),
         Api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 0, NEVER),
-        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 0, 0),
+        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 1, 0),
     )
 }
 

@@ -1,4 +1,8 @@
-"""DescribeCluster (60): who is there, without topics. Clients fall back to Metadata where it is missing."""
+"""DescribeCluster (60): who is there, without topics. Clients fall back to Metadata where it is missing.
+
+Version 1 is served too, because kafka-python cannot read an answer of version 0. It may ask for controllers instead of
+brokers, which only KRaft has.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,16 @@ from klamm.wire.apis import ApiKey
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.DESCRIBE_CLUSTER)
+_ENDPOINT_TYPE_BROKERS: Final = 1
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    if version >= 1 and request.endpoint_type != _ENDPOINT_TYPE_BROKERS:
+        return _RESPONSE(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"endpoint type {request.endpoint_type} is not known: ask for brokers (1)",
+            cluster_id=services.cluster_id,
+        )
     cache = services.metadata
     brokers = []
     for broker in cache.brokers.values():

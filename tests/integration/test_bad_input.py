@@ -1,0 +1,122 @@
+"""Bad input at the start of a broker and on its ports: one clear line or a closed connection, and no crash."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from klamm.testing.cluster import KlammCluster, running_cluster
+
+
+def start_broker(path: Path, **properties: str) -> subprocess.CompletedProcess[str]:
+    """Run `klamm broker` with settings that must not work."""
+    settings = {
+        "broker.id": "1",
+        "zookeeper.connect": "127.0.0.1:1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(path / "data"),
+        **{key.replace("_", "."): value for key, value in properties.items()},
+    }
+    file = path / "server.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return subprocess.run(
+        [sys.executable, "-m", "klamm", "broker", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def last_line(finished: subprocess.CompletedProcess[str]) -> str:
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stderr
+    return finished.stderr.splitlines()[-1]
+
+
+def test_a_bad_value_names_key_value_and_what_is_allowed(tmp_path: Path) -> None:
+    line = last_line(start_broker(tmp_path, num_partitions="none"))
+    assert line == "klamm: num.partitions='none' is not valid: it must be an integer from 1 to 2147483647"
+
+
+def test_zookeeper_that_is_not_there(tmp_path: Path) -> None:
+    line = last_line(start_broker(tmp_path, zookeeper_connection_timeout_ms="1000"))
+    assert line.startswith("klamm: zookeeper.connect=127.0.0.1:1")
+
+
+def test_a_missing_properties_file(tmp_path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "klamm", "broker", str(tmp_path / "absent")], capture_output=True, text=True, check=False
+    )
+    assert last_line(finished) == f"klamm: cannot read {tmp_path / 'absent'}: No such file or directory"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
+    with running_cluster(tmp_path_factory.mktemp("bad-input"), brokers=1) as started:
+        started.create_topic("kept", replication_factor=1)
+        yield started
+
+
+def test_a_port_that_is_taken(cluster: KlammCluster, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"
+        line = last_line(start_broker(tmp_path, zookeeper_connect=cluster.zookeeper, broker_id="9", listeners=address))
+    assert line == f"klamm: listeners: cannot listen on {address}: {os.strerror(98)}"
+
+
+def test_an_id_that_is_taken(cluster: KlammCluster, tmp_path: Path) -> None:
+    line = last_line(start_broker(tmp_path, zookeeper_connect=cluster.zookeeper))
+    assert line.startswith("klamm: broker.id=1 is registered by another broker at CLIENT://127.0.0.1:")
+
+
+def test_a_directory_of_another_cluster(cluster: KlammCluster, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    meta = "version=0\nbroker.id=9\ncluster.id=ofSomebodyElse12345678\n"
+    (data / "meta.properties").write_text(meta)
+    line = last_line(start_broker(tmp_path, zookeeper_connect=cluster.zookeeper, broker_id="9"))
+    assert "belongs to cluster ofSomebodyElse12345678" in line
+    assert (data / "meta.properties").read_text() == meta
+
+
+def test_a_directory_in_use(cluster: KlammCluster, tmp_path: Path) -> None:
+    line = last_line(
+        start_broker(tmp_path, zookeeper_connect=cluster.zookeeper, broker_id="9", log_dirs=str(cluster.directory(1)))
+    )
+    assert "is in use by another process" in line
+
+
+GARBAGE = {
+    "oversized": struct.pack(">i", 2**31 - 1),
+    "negative": struct.pack(">i", -5),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "unknown api": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "unknown version": struct.pack(">ihhih", 10, 3, 99, 1, -1),
+    "torn body": struct.pack(">ihhihi", 14, 3, 1, 1, -1, 1000),
+    "control request from a client": struct.pack(">ihhih", 10, 5, 0, 1, -1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(GARBAGE))
+def test_garbage_closes_its_connection_and_nothing_else(cluster: KlammCluster, name: str) -> None:
+    host, _, port = cluster.bootstrap.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as stranger:
+        stranger.sendall(GARBAGE[name])
+        try:
+            answer = stranger.recv(1024)
+        except ConnectionResetError:
+            answer = b""
+    # StopReplica on the clients' listener has an answer: CLUSTER_AUTHORIZATION_FAILED (31); all else is just closed.
+    assert answer == b"" or answer[8:10] == struct.pack(">h", 31)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
+    try:
+        assert producer.send("kept", name.encode()).get(timeout=30).topic == "kept"
+    finally:
+        producer.close()
