@@ -9,7 +9,7 @@ wait early (KAFKA-9952); it travels with their next fetch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from klamm.broker.partition import Bound, Partition
@@ -83,10 +83,9 @@ class Reads:
         if query.from_follower:
             self._record(query.replica_id, entries, results)
         if entries and not self._is_enough(query, results):
+            by_name = {entry.partition: entry for entry in entries}
             await self._replicas.waiting_fetches.wait(
-                [entry.partition for entry in entries],
-                lambda changed: self._is_over(query, entries, changed),
-                query.max_wait_ms / 1000,
+                by_name, lambda changed: self._is_over(query, by_name, changed), query.max_wait_ms / 1000
             )
             results = self._read_all(query, entries)
         self._count(query, results)
@@ -126,6 +125,8 @@ class Reads:
     def _read(self, query: FetchQuery, entry: FetchEntry, max_bytes: int, at_least_one: bool) -> ReadPartition:
         try:
             partition, log = self._log_for(query, entry)
+            if entry.fetch_offset == partition.bound(log, query.bound):  # most partitions of most fetches
+                return _read_partition(entry.partition, log, b"", [] if query.read_committed else None)
             read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
             aborted = None
             if query.read_committed and not query.from_follower:
@@ -148,14 +149,14 @@ class Reads:
             return True
         return sum(len(result.records) for result in results) >= query.min_bytes
 
-    def _is_over(self, query: FetchQuery, entries: Sequence[FetchEntry], changed: TopicPartition | None) -> bool:
+    def _is_over(
+        self, query: FetchQuery, entries: Mapping[TopicPartition, FetchEntry], changed: TopicPartition | None
+    ) -> bool:
         """Asked for each change of one of the partitions: as long as one byte is enough, that one alone decides."""
-        candidates = entries if changed is None else [entry for entry in entries if entry.partition == changed]
-        if query.min_bytes <= 1:
-            return any(self._has_news(query, entry) for entry in candidates)
+        candidates = entries.values() if changed is None else (entries[changed],)
         if not any(self._has_news(query, entry) for entry in candidates):
             return False
-        return self._is_enough(query, self._read_all(query, entries))
+        return query.min_bytes <= 1 or self._is_enough(query, self._read_all(query, list(entries.values())))
 
     def _has_news(self, query: FetchQuery, entry: FetchEntry) -> bool:
         """Something to read, or an error to tell."""

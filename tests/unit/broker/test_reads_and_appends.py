@@ -1,0 +1,188 @@
+"""Limits, order and waiting of fetches; acknowledgement of produces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from klamm.broker.appends import Appends
+from klamm.broker.metadata_cache import MetadataCache
+from klamm.broker.reads import FetchEntry, FetchQuery, Reads
+from klamm.broker.replica_manager import ReplicaManager, Sender
+from klamm.broker.topic_configs import TopicConfigs
+from klamm.model.brokers import Broker
+from klamm.model.config import BrokerConfig, TopicConfig
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+TWO = BrokerId(2)
+
+
+class Events:
+    def emit(self, records: Any) -> None: ...
+
+
+class Leader:
+    """Broker 1 leads A and B; the test plays follower 2."""
+
+    def __init__(self, replicas: ReplicaManager, logs: Any, make_order: Any) -> None:
+        self.replicas = replicas
+        self.logs = logs
+        self.appends = Appends(replicas)
+        self.reads = Reads(replicas)
+        self.order = make_order
+        self.sender = Sender(TWO, ControllerEpoch(1), BrokerEpoch(-1))
+
+    async def lead(self, epoch: int = 0, leader: int = 1, isr: tuple[int, ...] = (1, 2)) -> None:
+        orders = [self.order(leader, epoch, isr, (1, 2), partition=name) for name in (A, B)]
+        await self.replicas.leader_and_isr(self.sender, orders)
+
+    async def follow(self, *entries: FetchEntry, wait_ms: int = 0) -> Any:
+        return await self.reads.fetch(FetchQuery(11, TWO, wait_ms, 1, 1000), entries)
+
+    async def consume(self, *entries: FetchEntry, **query: Any) -> Any:
+        fields = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1000} | query
+        return await self.reads.fetch(FetchQuery(11, BrokerId(-1), **fields), entries)
+
+
+@pytest.fixture
+async def leader(zk: Any, logs: Any, clock: Any, make_order: Any) -> AsyncIterator[Leader]:
+    metadata = MetadataCache()
+    await metadata.update(BrokerId(1), [Broker(BrokerId(1), ()), Broker(TWO, ())], [])
+    replicas = ReplicaManager(
+        BrokerId(1),
+        BrokerConfig(broker_id=1),
+        clock=clock,
+        zk=zk,
+        logs=logs,
+        metadata=metadata,
+        configs=TopicConfigs(zk, clock, TopicConfig(), 1.0),
+        events=Events(),
+        endpoint=lambda broker: Nowhere(),
+    )
+    async with replicas.running():
+        leader = Leader(replicas, logs, make_order)
+        await leader.lead()
+        yield leader
+
+
+class Nowhere:
+    async def fetch(self, wanted: Any) -> Any:
+        raise ConnectionRefusedError
+
+    epoch_ends = log_ends = fetch
+
+    def close(self) -> None: ...
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_limits_and_the_first_batch_rule(leader: Leader) -> None:
+    for name in (A, B):
+        leader.logs.kept[name].fill(*[0] * 10)
+    both = [FetchEntry(A, 0, 6), FetchEntry(B, 0, 6)]
+    sizes = [len(r.records) for r in await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 8), both)]
+    assert sizes == [6, 2], "each up to its own limit and what the response has left"
+    tiny = await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 0), both)
+    assert [len(r.records) for r in tiny] == [1, 0], "the first batch comes whole, whatever the limit"
+    refused = (await leader.follow(FetchEntry(A, 11, 6)))[0]
+    assert (refused.error, refused.high_watermark, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1)
+    assert (await leader.consume(FetchEntry(A, 5, 6)))[0].error is ErrorCode.NONE, "between high watermark and end"
+
+
+async def test_follower_from_outside_the_assignment(leader: Leader) -> None:
+    query = FetchQuery(11, BrokerId(9), 0, 1, 100)
+    without, with_epoch = [
+        (await leader.reads.fetch(query, [FetchEntry(A, 0, 6, epoch)]))[0].error for epoch in (-1, 0)
+    ]
+    assert (without, with_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+async def test_acknowledged_when_the_follower_asks_for_what_comes_after(leader: Leader) -> None:
+    produce = asyncio.create_task(leader.appends.append([(A, b"xx"), (B, b"y")], acks=-1, timeout_ms=60_000))
+    await turns()
+    assert not produce.done()
+    await leader.follow(FetchEntry(A, 2, 9), FetchEntry(B, 0, 9))
+    await turns()
+    assert not produce.done(), "one partition of two"
+    waiting = asyncio.create_task(leader.follow(FetchEntry(A, 2, 9), FetchEntry(B, 1, 9), wait_ms=60_000))
+    results = await produce
+    assert [(r.partition, r.error, r.base_offset) for r in results] == [(A, 0, 0), (B, 0, 0)]
+    waiting.cancel()
+
+
+async def test_timeout_names_only_what_is_still_pending(leader: Leader, clock: Any) -> None:
+    clock.advance(60)  # the follower that has left is not caught up any more: it holds nothing back
+    leader.replicas.partitions[B].settle_isr((BrokerId(1),), 1)
+    results = await leader.appends.append(
+        [(A, b"x"), (B, b"y"), (TopicPartition("no", 0), b"z")], acks=-1, timeout_ms=1
+    )
+    assert [r.error for r in results] == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+async def test_acks_one_does_not_wait_and_internal_topics_are_closed(leader: Leader) -> None:
+    assert (await leader.appends.append([(A, b"x")], acks=1, timeout_ms=0))[0].error is ErrorCode.NONE
+    internal = TopicPartition("__consumer_offsets", 0)
+    refused = await leader.appends.append([(internal, b"x")], acks=1, timeout_ms=0)
+    assert refused[0].error is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_consumer_is_woken_by_the_high_watermark_not_by_the_append(leader: Leader) -> None:
+    fetch = asyncio.create_task(leader.consume(FetchEntry(A, 0, 100), FetchEntry(B, 0, 100), max_wait_ms=60_000))
+    await turns()
+    await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
+    await turns()
+    assert not fetch.done()
+    follower = asyncio.create_task(leader.follow(FetchEntry(A, 2, 100), wait_ms=60_000))
+    results = await fetch
+    assert [(len(r.records), r.high_watermark) for r in results] == [(2, 2), (0, 0)]
+    follower.cancel()
+
+
+async def test_fetch_waits_for_its_minimum(leader: Leader) -> None:
+    follower = [FetchEntry(A, 0, 100), FetchEntry(B, 0, 100)]
+    fetch = asyncio.create_task(leader.reads.fetch(FetchQuery(11, TWO, 60_000, 4, 1000), follower))
+    await turns()
+    await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
+    await leader.appends.append([(B, b"z")], acks=1, timeout_ms=0)
+    await turns()
+    assert not fetch.done()
+    await leader.appends.append([(B, b"z")], acks=1, timeout_ms=0)
+    assert [len(r.records) for r in await fetch] == [2, 2]
+    assert leader.reads.replication_bytes_out == 4
+
+
+async def test_waiting_fetch_hears_of_a_new_epoch(leader: Leader) -> None:
+    fetch = asyncio.create_task(leader.consume(FetchEntry(A, 0, 100, 0), max_wait_ms=60_000))
+    await turns()
+    await leader.lead(epoch=1)
+    assert (await fetch)[0].error is ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_state_of_the_follower_is_recorded_once_by_the_first_read(leader: Leader, clock: Any) -> None:
+    fetch = asyncio.create_task(leader.follow(FetchEntry(A, 0, 100), wait_ms=60_000))
+    await turns()
+    first = leader.replicas.partitions[A].followers[TWO].last_fetch
+    clock.advance(5)
+    await leader.appends.append([(A, b"x")], acks=1, timeout_ms=0)
+    await fetch
+    assert leader.replicas.partitions[A].followers[TWO].last_fetch == first
+
+
+async def test_silence_of_zookeeper_before_the_acknowledgement(leader: Leader, zk: Any) -> None:
+    produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=-1, timeout_ms=60_000))
+    await turns()
+    zk.silent_for = 13
+    await leader.follow(FetchEntry(A, 1, 9))
+    assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
