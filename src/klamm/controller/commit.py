@@ -134,28 +134,30 @@ class Committer:
         """Fenced; outcome per operation. Sure: after a lost connection it is tried again, so make `ops` idempotent."""
         return await until_connected(lambda: self._fenced(ops))
 
-    async def delete(self, paths: Sequence[str]) -> None:
-        """In this order, which must be children first. What is gone already is deleted."""
+    async def delete(self, paths: Sequence[str]) -> list[str]:
+        """In this order, which must be children first. What is gone already is deleted. Returns what resists."""
         pending = list(paths)
         for _ in range(ROUNDS_MAX):
             if not pending:
-                return
+                break
             results = await self.write([Delete(path) for path in pending])
             failed = [path for path, r in zip(pending, results, strict=True) if isinstance(r, ZooKeeperError)]
             # One missing node fails its multi of 500: look at all of them at once, not at one culprit a round.
             nodes = await self.read(failed)
-            pending = [path for path, node in zip(failed, nodes, strict=True) if node is not None]
-        raise ZNodeError(pending[0], "could not be deleted")
+            remaining = [path for path, node in zip(failed, nodes, strict=True) if node is not None]
+            if remaining == pending:
+                break
+            pending = remaining
+        return pending
 
-    async def delete_trees(self, roots: Sequence[str]) -> None:
-        """Each root with everything below it."""
+    async def delete_trees(self, roots: Sequence[str]) -> list[str]:
+        """Each root with everything below it, whoever put it there. Returns what resists."""
         layers: list[list[str]] = [list(roots)]
         while layers[-1]:
             above = layers[-1]
             below = await self._children(above)
             layers.append([f"{path}/{name}" for path, names in zip(above, below, strict=True) for name in names or ()])
-        for layer in reversed(layers):
-            await self.delete(layer)
+        return await self.delete([path for layer in reversed(layers) for path in layer])
 
     # --- inside ---
 

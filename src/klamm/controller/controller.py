@@ -227,8 +227,8 @@ class Controller:
             except ConnectionLoss:
                 await asyncio.sleep(RECONNECT_PAUSE_S)  # everything an event does may be done again: it reads first
             except SessionExpired:
-                event.preempt()  # Expire follows
-                return
+                event.preempt()
+                return  # Expire follows, and ends a term that is half loaded too
             except ControllerMoved as moved:
                 event.preempt()
                 await self._resign(str(moved))
@@ -271,11 +271,17 @@ class Controller:
         if won is None:
             return
         epoch, zk_version = won
-        self._recorder.controller_epoch = epoch
+        self._recorder.begin_term(epoch)
         self._recorder.decision("controller-elected", cause)
-        self._term = self._new_term(Committer(self._zk, epoch, zk_version))
+        self._term = term = self._new_term(Committer(self._zk, epoch, zk_version))
         self._active_controller_id = self._broker
-        await self._term.fail_over(cause)
+        try:
+            await term.fail_over(cause)
+        except ConnectionLoss as lost:
+            # Half a load is none. The node is ours still; standing again replaces it, with a new epoch.
+            await self._resign(f"connection lost during fail-over: {lost}")
+            self._queue.put_nowait(Reelect())
+            return
         self._failures = 0
 
     async def _run_for_election(self) -> tuple[ControllerEpoch, int] | None:
@@ -369,7 +375,7 @@ class Controller:
             return
         await term.close()
         self._recorder.decision("controller-resigned", cause)
-        self._recorder.controller_epoch = INITIAL_CONTROLLER_EPOCH
+        self._recorder.begin_term(INITIAL_CONTROLLER_EPOCH)
         if self._active_controller_id == self._broker:
             self._active_controller_id = NOBODY
         partition_state.clear_caches()
@@ -406,6 +412,7 @@ class Controller:
             # A broker that stays unregistered is invisible: never give up (controller.md 12.3).
             log.error("registration failed, trying again in %.0f s: %s", REGISTRATION_RETRY_S, error)
             self._later(REGISTRATION_RETRY_S, RegisterBrokerAndReelect())
+            return
         await self._maybe_resign()
         if self._term is None:
             await self._elect("new ZooKeeper session")

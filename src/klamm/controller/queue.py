@@ -99,6 +99,9 @@ class ControllerEventQueue:
             self._state = event.state
             try:
                 await self._handle(event)
+            except asyncio.CancelledError:
+                event.preempt()  # stopped in the middle: its caller is answered like those that wait
+                raise
             finally:
                 self._state = ControllerState.IDLE
             if event.state in TIMER_NAMES:

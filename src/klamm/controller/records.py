@@ -29,8 +29,13 @@ class Recorder:
         self._sink = sink
         self._clock = clock
         self._broker = broker
-        self.controller_epoch = ControllerEpoch(0)
+        self._controller_epoch = ControllerEpoch(0)
         self._reported: set[tuple[str, str]] = set()
+
+    def begin_term(self, controller_epoch: ControllerEpoch) -> None:
+        """0 between terms. A new term reports again what it finds bad."""
+        self._controller_epoch = controller_epoch
+        self._reported.clear()
 
     def decision(
         self,
@@ -47,7 +52,7 @@ class Recorder:
             self._clock.wall_ms(),
             self._broker,
             "controller",
-            self.controller_epoch,
+            self._controller_epoch,
             event,
             cause,
             duration_ms,
@@ -60,7 +65,7 @@ class Recorder:
         self, context: ControllerContext, committed: Sequence[Committed], to: PartitionState | None, cause: str
     ) -> None:
         """Call before the context moves: `from` is what it still says."""
-        now, broker, epoch = self._clock.wall_ms(), self._broker, self.controller_epoch
+        now, broker, epoch = self._clock.wall_ms(), self._broker, self._controller_epoch
         records = []
         for partition, change, zk_version in committed:
             if not isinstance(change, Write):

@@ -128,6 +128,7 @@ class Term:
         if self._timer is not None:
             self._timer.cancel()
         await self._channels.close()
+        gc.unfreeze()  # else a context would stay for ever: its parts refer to each other
 
     async def _retry_now_and_then(self) -> None:
         while True:

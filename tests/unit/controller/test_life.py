@@ -344,3 +344,33 @@ async def test_stopping_leaves_no_metric_and_no_task() -> None:
     assert not scenario.controller.is_active
     assert "/controller" not in scenario.zk.tree.nodes  # though the session lives on
     assert scenario.zk.text("/controller_epoch") == "5"
+
+
+async def test_a_topic_with_strange_children_is_deleted_all_the_same() -> None:
+    async with Scenario().running(1) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1]))
+        scenario.zk.put("/brokers/topics/t/partitions/0/left/behind")
+        await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
+        assert [path for path in scenario.zk.tree.nodes if path.endswith("/t") or "/t/" in path] == []
+
+
+async def test_a_connection_lost_during_failover_leaves_no_half_loaded_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    from klamm.controller.loading import Reader
+    from klamm.model.errors import ConnectionLoss
+
+    scenario = Scenario()
+    scenario.prepare(1)
+    scenario.create_topic("t", [1])
+    brokers, failures = Reader.brokers, iter([ConnectionLoss("/brokers/ids")])
+
+    async def once(self: Reader, known: object) -> object:
+        for failure in failures:
+            raise failure
+        return await brokers(self, known)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reader, "brokers", once)
+    async with scenario.controller.running():
+        await scenario.settle()
+        assert scenario.controller.is_active
+        assert scenario.zk.text("/controller_epoch") == "6"
+        assert scenario.state("t", 0) == (1, 0, [1], 0)
