@@ -35,7 +35,7 @@ FULL = os.environ.get("KLAMM_SCALE") == "full"
 RECORDS = 200_000 if FULL else 6_000
 PARTITIONS = 3
 BATCHES = 12
-WAIT_SECONDS = 120
+WAIT_SECONDS = 250
 GIVEN = os.environ.get("KLAMM_TEST_BOOTSTRAP")
 CLUSTERS = [GIVEN] if GIVEN else ["klamm", "apache-kafka"] if FULL else ["klamm"]
 COLUMNS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
@@ -132,6 +132,7 @@ def plant_gap_and_duplicate(table: Path) -> None:
     write_deltalake(str(table), pyarrow.table(rows), mode="append")
 
 
+@pytest.mark.timeout(900)  # four starts of Spark
 def test_a_killed_ingest_resumes_exactly_once_and_the_audit_proves_it(
     bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
