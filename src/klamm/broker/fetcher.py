@@ -32,6 +32,9 @@ from klamm.model.ports import Buffer, Clock
 
 PARTITIONS_PER_SLICE: Final = 500
 """Handled without giving way."""
+GIVE_UP_POLL_EVERY: Final = 0.1
+"""A new partition ends a running long poll, else acks=all would wait for it after every election. The leader goes on
+answering the poll that nobody reads, so not more often than this."""
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,8 @@ class EpochAnswered(NamedTuple):
 class LeaderEndpoint(Protocol):
     """The leader's three APIs. Raises OSError when it cannot be reached; the next call connects again."""
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]: ...
+    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+        """By long poll. Cancelled, it leaves no connection on which a late answer could be taken for another's."""
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]: ...
 
@@ -109,6 +113,8 @@ class Fetcher:
         self._on_append = on_append
         self._following: dict[TopicPartition, Following] = {}
         self._changed = asyncio.Event()
+        self._poll: asyncio.Task[Sequence[Fetched]] | None = None
+        self._poll_given_up = float("-inf")
         self.failed: dict[TopicPartition, None] = {}
 
     def __len__(self) -> int:
@@ -126,8 +132,15 @@ class Fetcher:
             self._following[partition.topic_partition] = Following(
                 partition, partition.log, partition.leader_epoch, partition.log.high_watermark
             )
+            self._maybe_give_up_poll()
         self.failed.pop(partition.topic_partition, None)
         self._changed.set()
+
+    def _maybe_give_up_poll(self) -> None:
+        now = self._clock.monotonic()
+        if self._poll is not None and now - self._poll_given_up >= GIVE_UP_POLL_EVERY:
+            self._poll_given_up = now
+            self._poll.cancel()
 
     def remove(self, partition: TopicPartition) -> None:
         self._following.pop(partition, None)
@@ -154,9 +167,11 @@ class Fetcher:
             pass  # the backoff of at least one partition is over
 
     async def step(self) -> bool:
-        """One round of truncation and one fetch; False when there was nothing to do."""
+        """Truncation until all that is due has been reconciled, then one fetch; False when there was nothing to do."""
         try:
-            truncated = await self._truncate()
+            truncated = False
+            while await self._truncate():  # whoever was added meanwhile is not to wait for a whole poll
+                truncated = True
             return await self._fetch() or truncated
         except OSError as error:
             log.info("leader %d cannot be reached: %s", self.leader, error)
@@ -167,7 +182,7 @@ class Fetcher:
 
     def _ready(self, stage: Stage) -> list[Following]:
         now = self._clock.monotonic()
-        return [f for f in self._following.values() if f.stage is stage and f.retry_at <= now]
+        return [f for f in self._following.values() if f.stage is stage and f.retry_at <= now and self._is_current(f)]
 
     def _current(self, partition: TopicPartition, asked: dict[TopicPartition, Following]) -> Following | None:
         """The partition that an answer is about, unless it changed hands while we waited."""
@@ -204,11 +219,15 @@ class Fetcher:
                 name = following.partition.topic_partition
                 asked[name] = following
                 questions.append(EpochAsked(name, following.leader_epoch, epoch))
-        if questions:
-            for answer in await self._endpoint.epoch_ends(questions):
-                following_now = self._current(answer.partition, asked)
-                if following_now is not None:
-                    self._reconcile(following_now, answer)
+        if not questions:
+            return
+        for answer in await self._endpoint.epoch_ends(questions):
+            following_now = self._current(answer.partition, asked)
+            if following_now is not None:
+                self._reconcile(following_now, answer)
+            asked.pop(answer.partition, None)
+        for unanswered in asked.values():
+            self._delay(unanswered)
 
     def _reconcile(self, following: Following, answer: EpochAnswered) -> None:
         if answer.error is not ErrorCode.NONE:
@@ -241,7 +260,7 @@ class Fetcher:
             Wanted(name, f.leader_epoch, f.log.log_end_offset, f.log.log_start_offset) for name, f in asked.items()
         ]
         offsets = {want.partition: want.fetch_offset for want in wanted}
-        for count, fetched in enumerate(await self._endpoint.fetch(wanted), 1):
+        for count, fetched in enumerate(await self._long_poll(wanted), 1):
             if count % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
             following = self._current(fetched.partition, asked)
@@ -254,6 +273,19 @@ class Fetcher:
             else:
                 self._on_error(following, fetched.error)
         return True
+
+    async def _long_poll(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+        """Nothing when it was given up for the sake of a new partition; its connection is closed then."""
+        self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
+        try:
+            return await self._poll
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # it is we who are to stop
+            return ()
+        finally:
+            self._poll = None
 
     def _append(self, following: Following, fetched: Fetched) -> None:
         name = following.partition.topic_partition

@@ -297,9 +297,12 @@ class ReplicaManager:
                         accepted.append(order)
                 await asyncio.sleep(0)
             logs = await self._open_logs(accepted)
+            followers: list[Partition] = []
             for chunk in _slices(accepted):
-                self._obey(chunk, logs, answers, sender)
+                followers += self._obey(chunk, logs, answers, sender)
                 await asyncio.sleep(0)
+            if not self.is_shutting_down and self._tasks is not None:
+                self.fetchers.add(followers, self._tasks)
             self.fetchers.stop_idle()
             self._has_orders.set()
             return Answer(ErrorCode.NONE, answers)
@@ -340,7 +343,8 @@ class ReplicaManager:
         logs: dict[TopicPartition, Log | Exception],
         answers: dict[TopicPartition, ErrorCode],
         sender: Sender,
-    ) -> None:
+    ) -> list[Partition]:
+        """Returns those that now follow, not yet fetched."""
         self.fetchers.remove(order.partition for order in orders)
         changes: list[StateChange] = []
         followers: list[Partition] = []
@@ -365,11 +369,10 @@ class ReplicaManager:
                 partition.log = opened
                 continue
             changes.append(self._change(partition, before, cause))
-        if not self.is_shutting_down and self._tasks is not None:
-            self.fetchers.add(followers, self._tasks)
         self._events.emit(changes)
         for order in orders:
             self.moved(order.partition)
+        return followers
 
     def _partition_for(self, name: TopicPartition) -> Partition:
         partition = self.partitions.get(name)

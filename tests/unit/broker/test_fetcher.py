@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -254,6 +255,46 @@ async def test_high_watermark_never_passes_the_own_end(pair: Pair) -> None:
     pair.follow(0)
     await pair.steps(1)
     assert (pair.log.log_end_offset, pair.log.high_watermark) == (100, 100)
+
+
+async def test_a_new_partition_does_not_wait_for_the_long_poll(pair: Pair, make_log: Any) -> None:
+    polls: list[list[TopicPartition]] = []
+    given_up = 0
+
+    async def long_poll(wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+        nonlocal given_up
+        polls.append([want.partition for want in wanted])
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            given_up += 1
+            raise
+        return []
+
+    pair.leader.fetch = long_poll  # type: ignore[method-assign]
+    pair.follow(0)
+    running = asyncio.create_task(pair.fetcher.run())
+
+    async def follow_also(name: TopicPartition) -> None:
+        other = Partition(name, BrokerId(1), pair.clock, 1.0)
+        other.make_follower(pair.order(leader=2, partition=name), make_log(name))
+        pair.fetcher.add(other)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    await asyncio.sleep(0)
+    await follow_also(TopicPartition("more", 0))
+    assert (polls, given_up) == ([[TP, ("more", 0)]], 0), "before the poll began"
+    await follow_also(TopicPartition("more", 1))
+    assert (polls[-1], given_up) == ([TP, ("more", 0), ("more", 1)], 1)
+    await follow_also(TopicPartition("more", 2))
+    assert given_up == 1, "not twice in a moment: the leader goes on answering what was given up"
+    pair.clock.advance(0.1)
+    await follow_also(TopicPartition("more", 3))
+    assert [name.partition for name in polls[-1]] == [0, 0, 1, 2, 3]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.case("FET-13", "FET-16")
