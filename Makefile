@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test interop soak cases kafka check fmt lock clean
+.PHONY: help install up test interop soak cases jars check fmt lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -25,20 +25,21 @@ $(STAMP): pyproject.toml requirements.lock
 up: $(STAMP)  ## a cluster of three brokers; Ctrl-C ends it
 	@exec $(BIN)/klamm up $(ARGS)
 
-test: kafka  ## the whole suite
+test: jars  ## the whole suite
 	@$(BIN)/python -m pytest $(ARGS)
 
-interop: kafka  ## only the tests beside Apache Kafka and foreign clients
+interop: jars  ## only the tests beside Apache Kafka and foreign clients
 	@$(BIN)/python -m pytest tests/interop $(ARGS)
 
-soak: kafka  ## the whole suite with the full counts; takes hours
+soak: jars  ## the whole suite with the full counts; takes hours
 	@KLAMM_SCALE=full $(BIN)/python -m pytest $(ARGS)
 
 cases: $(STAMP)  ## behaviour case -> the tests that prove it
 	@$(BIN)/python scripts/cases.py
 
-kafka: $(STAMP)  ## Apache Kafka's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
+jars: $(STAMP)  ## Apache Kafka's and Spark's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
+	@$(BIN)/python -m klamm.pipelines.jars
 
 check: $(STAMP)  ## ruff and mypy strict
 	@$(BIN)/ruff check .
