@@ -212,7 +212,7 @@ async def test_metadata_of_everything_and_of_nothing(one: OneBroker) -> None:
     assert (partition.leader_id, partition.leader_epoch, list(partition.replica_nodes)) == (1, 7, [1, 2])
 
 
-@pytest.mark.case("MDC-02", "MDC-08")
+@pytest.mark.case("MDC-02")
 async def test_leader_that_is_not_alive(one: OneBroker) -> None:
     await one.told(leader=2, alive=(1,))
     partition = (await one.metadata_of("orders")).topics[0].partitions[0]
@@ -351,7 +351,7 @@ async def list_offset(one: OneBroker, timestamp: int, version: int = 5, *, name:
     return answer.topics[0].partitions[0]
 
 
-@pytest.mark.case("FRQ-03", "FRQ-04", "PAR-05")
+@pytest.mark.case("FRQ-04", "PAR-05")
 async def test_list_offsets(one: OneBroker, make_order: Any) -> None:
     await one.told()
     assert (await list_offset(one, -1, name="nowhere")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -429,7 +429,6 @@ async def fetch(one: OneBroker, version: int, **fields: Any) -> Any:
     return await one.ask(ApiKey.FETCH, version, **request)
 
 
-@pytest.mark.case("RPM-06")
 async def test_fetch_reads_to_the_high_watermark_followers_to_the_end(one: OneBroker, make_order: Any) -> None:
     await one.told()
     log = await lead(one, make_order, isr=(1, 2))

@@ -97,6 +97,14 @@ async def test_limits_and_the_first_batch_rule(leader: Leader) -> None:
     assert (await leader.consume(FetchEntry(A, 5, 6)))[0].error is ErrorCode.NONE, "between high watermark and end"
 
 
+@pytest.mark.case("RPM-06")
+async def test_follower_reads_to_the_end_consumer_to_the_high_watermark(leader: Leader) -> None:
+    leader.logs.kept[A].fill(0, 0)
+    follower, consumer = await leader.follow(FetchEntry(A, 1, 9)), await leader.consume(FetchEntry(A, 1, 9))
+    assert (follower[0].error, len(follower[0].records)) == (ErrorCode.NONE, 1)
+    assert (consumer[0].error, len(consumer[0].records)) == (ErrorCode.NONE, 0)
+
+
 async def test_follower_from_outside_the_assignment(leader: Leader) -> None:
     query = FetchQuery(11, BrokerId(9), 0, 1, 100)
     without, with_epoch = [

@@ -271,7 +271,6 @@ async def test_long_poll_ends_with_the_record(cluster: Cluster) -> None:
     assert fetched.records
 
 
-@pytest.mark.case("LEL-02", "EPO-11")
 async def test_leadership_moves_and_the_epoch_is_in_the_batches(cluster: Cluster) -> None:
     await cluster.lead(1, epoch=0)
     one, two = cluster.nodes[1], cluster.nodes[2]
@@ -318,7 +317,7 @@ async def test_isr_shrinks_without_the_follower_and_grows_with_it(cluster: Clust
     assert [e.cause for e in leader.events.seen][-2:] == ["isr-shrink", "isr-expand"]
 
 
-@pytest.mark.case("BEP-02", "BEP-03", "LEL-01")
+@pytest.mark.case("LEL-01")
 async def test_fencing_in_its_order(cluster: Cluster) -> None:
     cluster.zk.nodes[partition_state.path(TP)] = (b"", 0)
     node = cluster.nodes[1]
@@ -399,7 +398,7 @@ async def test_failed_produce_without_acks_closes_the_connection(cluster: Cluste
         await cluster.nodes[1].ask_raw(ApiKey.PRODUCE, 8, chunks)
 
 
-@pytest.mark.case("FRQ-02", "EPO-12")
+@pytest.mark.case("FRQ-02")
 @pytest.mark.parametrize("epoch", [-1, 1, 0, 2])
 async def test_epoch_fencing_of_consumers(cluster: Cluster, epoch: int) -> None:
     await cluster.lead(1, epoch=0)

@@ -118,7 +118,6 @@ async def test_not_while_it_is_being_deleted(admin: TopicAdmin) -> None:
     assert delete_topics.path("t") in admin._zk.nodes  # type: ignore[attr-defined]
 
 
-@pytest.mark.case("ZKC-08")
 async def test_topic_configuration_survives_bad_content(zk: Any, clock: Any) -> None:
     zk.nodes[config.topic_path("a")] = (config.encode({"retention.ms": "5", "no.such": "1", "segment.ms": "x"}), 0)
     zk.nodes[config.topic_path("b")] = (b"garbage", 0)
