@@ -276,14 +276,15 @@ async def test_any_xid_is_echoed(zk: Any) -> None:
 
 
 @pytest.mark.case("ZK-99")
-async def test_request_behind_close_session_is_not_served(connect: Any) -> None:
+async def test_request_behind_close_session_meets_the_end(connect: Any, target: Any) -> None:
     client = await connect()
     client.send((-11, b""))
     client.send(client.op.get("/"))
     assert (await client.receive()).err == 0
     try:
-        # Nearly always the end comes first; the real server answers one in twenty with session expired or unknown.
-        assert (await client.receive()).err in (-112, -12)
+        # A race in the real server: alone it answers one in twenty, with session expired or unknown; a follower, which
+        # has the read overtake the end, serves every second one.
+        assert (await client.receive()).err in ((-112, -12) if target.mode == "standalone" else (-112, -12, 0))
     except (asyncio.IncompleteReadError, ConnectionError):
         return
     await client.eof()
