@@ -25,6 +25,7 @@ PartitionIndex = int
 INTERNED_MAX = 200_000
 
 _NONE = Assignment(())
+_LABELS = [state.label for state in PartitionState]
 _NON_EXISTENT_REPLICA = bytes((ReplicaState.NON_EXISTENT,))
 
 
@@ -137,6 +138,10 @@ class ControllerContext:
 
     def partition_state_of(self, partition: PartitionIndex) -> PartitionState:
         return PartitionState(self._partition_state[partition])
+
+    def partition_label_of(self, partition: PartitionIndex) -> str:
+        """For records, of which a decision may make 60,000."""
+        return _LABELS[self._partition_state[partition]]
 
     def replica_state_of(self, partition: PartitionIndex, broker: BrokerId) -> ReplicaState:
         column = self._replica_state.get(broker)

@@ -62,15 +62,17 @@ def _observe_unclean(view: ControllerContext, offline: Sequence[PartitionIndex],
 def replicas_online(
     view: ControllerContext, replicas: Mapping[BrokerId, Sequence[PartitionIndex]], cause: str
 ) -> Decision:
-    """One step for all: a broker that just started must get its partitions in one LeaderAndIsr, because with the first
-    one it begins to checkpoint high watermarks, of exactly the partitions it has heard of."""
-    told = {broker: view.told_when_online(broker, partitions) for broker, partitions in sorted(replicas.items())}
-    yield Move(
-        cause=cause,
-        replicas=replicas,
-        replica_to=ReplicaState.ONLINE,
-        leader_and_isr=told,
-    )
+    """A broker that just started must get its partitions in one LeaderAndIsr, because with the first one it begins to
+    checkpoint high watermarks, of exactly the partitions it has heard of: so all steps make one batch."""
+    brokers = sorted(replicas)
+    for broker in brokers:
+        yield Move(
+            cause=cause,
+            replicas={broker: replicas[broker]},
+            replica_to=ReplicaState.ONLINE,
+            leader_and_isr={broker: view.told_when_online(broker, replicas[broker])},
+            send=broker == brokers[-1],
+        )
 
 
 def replicas_offline(

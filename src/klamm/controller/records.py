@@ -70,7 +70,7 @@ class Recorder:
         for partition, change, zk_version in committed:
             if not isinstance(change, Write):
                 continue
-            before = context.partition_state_of(partition)
+            before = context.partition_label_of(partition)
             state = change.state
             records.append(
                 StateChange(
@@ -80,8 +80,8 @@ class Recorder:
                     epoch,
                     context.topic_of(partition),
                     context.number_of(partition),
-                    before.label,
-                    (before if to is None else to).label,
+                    before,
+                    before if to is None else to.label,
                     state.leader,
                     state.leader_epoch,
                     state.isr,

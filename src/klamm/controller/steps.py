@@ -87,6 +87,8 @@ class Move:
     metadata_to: Sequence[BrokerId] | None = None
     """None: every registered broker."""
     fenced: bool = False
+    send: bool = True
+    """As in ChangeStates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

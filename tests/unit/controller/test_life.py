@@ -374,3 +374,13 @@ async def test_a_connection_lost_during_failover_leaves_no_half_loaded_term(monk
         assert scenario.controller.is_active
         assert scenario.zk.text("/controller_epoch") == "6"
         assert scenario.state("t", 0) == (1, 0, [1], 0)
+
+
+async def test_a_state_of_a_newer_controller_is_not_touched() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        scenario.put_state("t", 0, 1, 3, [1, 2], controller=6)
+        await scenario.after(lambda: scenario.stop_broker(1))
+        assert scenario.state("t", 0) == (1, 3, [1, 2], 1)
+        (failed, *_) = scenario.sink.decisions("election-failed")
+        assert "controller epoch 6" in failed.detail
