@@ -155,10 +155,17 @@ class ControllerContext:
     def partitions_on(self, broker: BrokerId) -> list[PartitionIndex]:
         return list(self._on.get(broker, ()))
 
-    def led_on(self, broker: BrokerId) -> list[PartitionIndex]:
-        """Of the partitions assigned to `broker`, those that it leads."""
-        states = self._state
-        return [i for i in self._on.get(broker, ()) if (state := states[i]) is not None and state.leader == broker]
+    def shared_by(self, broker: BrokerId) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        """Partitions on `broker` that others hold too, led and followed by it; not those being deleted."""
+        led: list[PartitionIndex] = []
+        followed: list[PartitionIndex] = []
+        states, assigned, topics, deleting = self._state, self._assigned, self._topic, self.deleting
+        for i in self._on.get(broker, ()):
+            state = states[i]
+            if state is None or len(assigned[i].replicas) == 1 or (deleting and topics[i] in deleting):
+                continue
+            (led if state.leader == broker else followed).append(i)
+        return led, followed
 
     def told_when_online(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
         """Who hears LeaderAndIsr on becoming OnlineReplica: known leadership, and not New, which was told already."""

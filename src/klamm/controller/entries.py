@@ -64,8 +64,9 @@ class RequestEncoder:
 
     async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending. Who is no longer registered by now is left out."""
+        entries: dict[tuple[PartitionIndex, bool], bytes] = {}
         for broker, told in sorted(batch.leader_and_isr.items()):
-            yield broker, await self._leader_and_isr(broker, told)
+            yield broker, await self._leader_and_isr(broker, told, entries)
         if batch.metadata_to:
             topics = await self._metadata_topics(batch.metadata)
             tail = wire.update_metadata_tail(
@@ -81,12 +82,22 @@ class RequestEncoder:
 
     # --- LeaderAndIsr ---
 
-    async def _leader_and_isr(self, broker: BrokerId, told: Mapping[PartitionIndex, bool]) -> ControlRequest:
-        context, entry = self._context, self._leader_and_isr_entry
+    async def _leader_and_isr(
+        self,
+        broker: BrokerId,
+        told: Mapping[PartitionIndex, bool],
+        entries: dict[tuple[PartitionIndex, bool], bytes],
+    ) -> ControlRequest:
+        """`entries`: what other brokers of the same batch were told already."""
+        context = self._context
         topics: dict[str, list[bytes]] = {}
         leaders: set[BrokerId] = set()
-        for count, (partition, is_new) in enumerate(told.items()):
-            topics.setdefault(context.topic_of(partition), []).append(entry(partition, is_new))
+        for count, known in enumerate(told.items()):
+            entry = entries.get(known)
+            if entry is None:
+                entry = entries[known] = self._leader_and_isr_entry(*known)
+            partition = known[0]
+            topics.setdefault(context.topic_of(partition), []).append(entry)
             leaders.add(context.leader_of(partition))
             if count % SLICE == SLICE - 1:
                 await asyncio.sleep(0)

@@ -29,15 +29,7 @@ def on_controlled_shutdown(
     view: ControllerContext, controller_epoch: ControllerEpoch, broker: BrokerId, cause: str
 ) -> Decision:
     """The broker is among the shutting-down already."""
-    concerned = [
-        i
-        for i in view.partitions_on(broker)
-        if len(view.assignment_of(i).replicas) > 1
-        and view.state_of(i) is not None
-        and view.topic_of(i) not in view.deleting
-    ]
-    led = [i for i in concerned if view.leader_of(i) == broker]
-    followed = [i for i in concerned if view.leader_of(i) != broker]
+    led, followed = view.shared_by(broker)
     rule = controlled_shutdown_rule(view, controller_epoch)
     for chunk in chunked(led):
         yield ChangeStates(cause=cause, partitions=chunk, rule=rule, partition_to=PartitionState.ONLINE)
@@ -48,8 +40,5 @@ def on_controlled_shutdown(
 
 
 def still_led(view: ControllerContext, broker: BrokerId) -> frozenset[TopicPartition]:
-    return frozenset(
-        view.name_of(i)
-        for i in view.led_on(broker)
-        if len(view.assignment_of(i).replicas) > 1 and view.topic_of(i) not in view.deleting
-    )
+    led, _ = view.shared_by(broker)
+    return frozenset(view.name_of(i) for i in led)
