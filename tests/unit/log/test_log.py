@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from klamm.log.log import AppendOrigin, UnexpectedAppendOffset
@@ -121,6 +123,18 @@ def test_truncation(bench: Workbench) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (17, 17)
     assert append(log, "z").first_offset == 17
     assert read_all(log) == [17]
+
+
+def test_positions_are_found_anew_after_truncation(bench: Workbench) -> None:
+    log = bench.open(TopicConfig(index_interval_bytes=0))
+    for n in range(100):
+        append(log, "x" * (n % 7))
+    log.truncate_to(10)
+    for n in range(100):
+        append(log, "y" * (n % 11))
+    for offset in range(110):
+        result = log.read(offset, 10, upper_bound=110, at_least_one=True)
+        assert (result.first_offset, result.next_offset) == (offset, offset + 1)
 
 
 def test_truncation_inside_a_batch_takes_the_whole_batch(bench: Workbench) -> None:
@@ -384,6 +398,7 @@ def test_the_last_stable_offset_waits_for_replicated_markers(bench: Workbench) -
     log.update_high_watermark(log.log_end_offset)
     assert (log.first_unstable_offset, log.last_stable_offset) == (0, 0)
     log.append_as_leader(marker(1, ControlType.COMMIT), E0, origin=AppendOrigin.COORDINATOR)
+    log.update_high_watermark(9)  # the marker lies at 9: not below the high watermark yet
     assert log.last_stable_offset == 0
     log.update_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == 8
@@ -393,6 +408,22 @@ def test_the_last_stable_offset_waits_for_replicated_markers(bench: Workbench) -
     assert log.last_stable_offset == log.log_end_offset == 11
     assert [tuple(a) for a in log.aborted_transactions(0, 11)] == [(2, 8)]
     assert log.aborted_transactions(0, 8) == []
+
+
+def test_overlapping_aborted_transactions_are_all_found(bench: Workbench) -> None:
+    log = bench.open()
+    log.append_as_leader(produced(1, 0, transactional=True), E0)
+    log.append_as_leader(produced(2, 0, transactional=True), E0)
+    log.append_as_leader(marker(1, ControlType.ABORT), E0, origin=AppendOrigin.COORDINATOR)
+    log.roll()
+    log.append_as_leader(marker(2, ControlType.ABORT), E0, origin=AppendOrigin.COORDINATOR)
+    assert [tuple(a) for a in log.aborted_transactions(0, 4)] == [(1, 0), (2, 1)]
+    assert [tuple(a) for a in log.aborted_transactions(3, 4)] == [(2, 1)]
+    log.truncate_to(3)
+    assert [tuple(a) for a in log.aborted_transactions(0, 3)] == [(1, 0)]
+    log.truncate_to(2)
+    assert log.aborted_transactions(0, 2) == []
+    assert log.first_unstable_offset == 0
 
 
 def test_transaction_rules_of_the_leader(bench: Workbench) -> None:
@@ -504,3 +535,26 @@ async def test_flush_moves_the_recovery_point(bench: Workbench) -> None:
     append(log, "g")
     await log.flush()
     assert log.recovery_point == 7
+
+
+async def test_a_flush_overtaken_by_a_truncation_promises_nothing(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.open(SMALL)
+    for sequence in range(10):
+        log.append_as_leader(produced(1, sequence), E0)
+    run = bench.disk.run
+
+    async def truncating_meanwhile(job: Callable[[], None]) -> None:
+        log.truncate_to(4)
+        append(log, "new")
+        await run(job)
+
+    monkeypatch.setattr(bench.disk, "run", truncating_meanwhile)
+    await log.flush()
+    monkeypatch.undo()
+    assert log.recovery_point == 0
+    log.close()
+    log = bench.open(SMALL)
+    assert log.log_end_offset == 5
+    assert log.append_as_leader(produced(1, 4), E0).first_offset == 5

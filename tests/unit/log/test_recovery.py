@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from klamm.log.log import AppendOrigin
+from klamm.log.producer_snapshots import ProducerSnapshots
+from klamm.log.recovery import rebuild_producers
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
@@ -262,6 +264,28 @@ async def test_epochs_that_were_cut_off_do_not_come_back_after_a_crash(bench: Wo
     again = bench.open(CONFIG, directory=copy, clean=False, recovery_point=log.recovery_point)
     assert again.log_end_offset == 15
     assert [tuple(e) for e in again.epochs.entries] == [(4, 0)]
+
+
+def test_epochs_that_the_file_kept_too_long_are_dropped_by_the_batches(bench: Workbench) -> None:
+    log = bench.open(CONFIG)
+    for _ in range(12):
+        append(log, "v", epoch=4)
+    log.close()
+    (bench.directory / "leader-epoch-checkpoint").write_text("0\n2\n4 0\n5 10\n")
+    log = bench.open(CONFIG, clean=False)
+    assert [tuple(e) for e in log.epochs.entries] == [(4, 0)]
+
+
+def test_producer_state_is_rebuilt_up_to_any_offset(bench: Workbench) -> None:
+    log = bench.open(CONFIG)
+    for n in range(6):
+        log.append_as_leader(produced(5, 2 * n, 2), LeaderEpoch(0))
+    snapshots = ProducerSnapshots(bench.disk, str(bench.directory))
+    for target, last in ((12, 11), (6, 5), (5, 3), (0, None)):
+        state = rebuild_producers(log.segments, snapshots, log_start_offset=0, target=target, now_ms=0)
+        entry = state.get(5)
+        assert (entry and entry.last_sequence) == last
+        assert state.end_offset == target
 
 
 def test_damaged_producer_snapshots_are_replaced_by_a_scan(bench: Workbench) -> None:
