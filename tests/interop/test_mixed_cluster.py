@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -53,7 +54,7 @@ class Mixed:
 
     async def move_controller(self, kind: Sequence[int]) -> int:
         """Make one of these brokers the controller, by an election that only they are awake for."""
-        if (now := await self.controller()) in kind:
+        if (now := await self.controller()) is not None and now in kind:
             return now
         asleep = [self.cluster[broker] for broker in ALL if broker not in kind and self.cluster[broker].alive]
         for broker in asleep:
@@ -65,7 +66,7 @@ class Mixed:
             for broker in asleep:
                 broker.resume()
         elected = await self.controller()
-        assert elected in kind
+        assert elected is not None and elected in kind
         return elected
 
     async def _is_controller(self, kind: Sequence[int]) -> bool:
@@ -98,6 +99,18 @@ class Mixed:
 
         await self.eventually(f"equal logs of {topic}", equal)
 
+    async def wait_deleted(self, topic: str) -> None:
+        """Gone from ZooKeeper, and no broker has a directory of it but one that waits for its removal."""
+        nodes = [f"/brokers/topics/{topic}", f"/config/topics/{topic}", f"/admin/delete_topics/{topic}"]
+
+        async def gone() -> bool:
+            return await self.zk.get_many(nodes) == [None] * len(nodes)
+
+        await self.eventually(f"deletion of {topic}", gone)
+        for broker in self.cluster.brokers.values():
+            left = broker.data_directory.glob(f"{topic}-*")
+            assert not [directory for directory in left if not directory.name.endswith("-delete")]
+
     async def create(self, topic: str, assignment: str, **configs: object) -> None:
         """By Kafka's own tool, which asks the controller of the day."""
         arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
@@ -125,7 +138,7 @@ def log_bytes(broker: BrokerProcess, topic: str, partition: int) -> bytes:
 @asynccontextmanager
 async def mixed(connect: str, path: Path, versions: tuple[str, str] = (VERSION, VERSION)) -> AsyncIterator[Mixed]:
     """The JVM brokers start first: one of them is the first controller."""
-    settings = {"replica.lag.time.max.ms": 5000}
+    settings: dict[str, str | int] = {"replica.lag.time.max.ms": 5000}
     brokers: list[BrokerProcess] = [
         ApacheKafkaBroker(version, number, connect, path / str(number), properties=settings)
         for number, version in zip(JVM, versions, strict=True)
@@ -199,11 +212,35 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         # StopReplica with deletion.
         await them.topic_tool("--delete", "--topic", "both")
 
-        async def gone() -> bool:
-            return await them.zk.get_many(["/brokers/topics/both", "/admin/delete_topics/both"]) == [None, None]
+        await them.wait_deleted("both")
 
-        await them.eventually("deletion", gone)
-        assert not [d.name for d in klamm.data_directory.glob("both-*") if not d.name.endswith("-delete")]
+
+async def test_apache_kafka_3_9_obeys_and_leads(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """2.5.1, 3.9.1 at protocol 2.5, and klamm: who stops by SIGTERM gets its answer from either controller."""
+    older, newer = JVM
+    async with mixed(zookeeper.connect_string, tmp_path, (VERSION, "3.9.1")) as them:
+        bootstrap = them.cluster.bootstrap
+        for controller, stopped in ((KLAMM, newer), (KLAMM, older), (newer, KLAMM)):
+            topic = f"while-{controller}-leads-{stopped}-stops"
+            await them.move_controller((controller,))
+            await them.create(topic, ASSIGNMENT, min_insync_replicas=2)
+            await them.wait_in_sync(topic)
+            await asyncio.to_thread(produce, bootstrap, topic, PARTITIONS, 50)
+
+            broker = them.cluster[stopped]
+            await broker.stop()
+            for state in await them.states(topic):
+                assert state["leader"] not in (stopped, -1) and stopped not in state["isr"], state
+            if stopped != KLAMM:
+                assert re.search("Controlled shutdown (?:succeeded|request returned successfully)", broker.log_text())
+            await asyncio.to_thread(produce, bootstrap, topic, PARTITIONS, 50)
+            await broker.start()
+            await them.wait_in_sync(topic)
+            await them.wait_equal_logs(topic)
+            assert await them.controller() == controller
+
+            await them.topic_tool("--delete", "--topic", topic)
+            await them.wait_deleted(topic)
 
 
 async def kill_a_follower_of_the_controller(them: Mixed, victim: int, topics: Sequence[str]) -> None:
