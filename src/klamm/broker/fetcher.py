@@ -8,7 +8,7 @@ may have come. Errors (reference controller 8.6):
     FENCED_LEADER_EPOCH     we are behind: the partition has failed until the next LeaderAndIsr
     OFFSET_OUT_OF_RANGE     ask the leader for its ends, truncate or start anew
     KAFKA_STORAGE_ERROR     of our own log: failed
-    anything else           again after replica.fetch.backoff.ms
+    anything else           again soon, then less often, at last every replica.fetch.backoff.ms
 
 The high watermark moves only after the append of what was fetched, never before a truncation (KAFKA-14704).
 """
@@ -35,6 +35,10 @@ PARTITIONS_PER_SLICE: Final = 500
 GIVE_UP_POLL_EVERY: Final = 0.1
 """A new partition ends a running long poll, else acks=all would wait for it after every election. The leader goes on
 answering the poll that nobody reads, so not more often than this."""
+
+FIRST_RETRY: Final = 0.02
+"""Mostly the leader has not heard of its leadership yet, which takes milliseconds; a whole backoff would hold up the
+first acks=all of every new partition."""
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +97,8 @@ class Following:
     initial_offset: int
     stage: Stage = Stage.TRUNCATING
     retry_at: float = 0.0
+    failures: int = 0
+    """In a row."""
 
 
 class Fetcher:
@@ -305,6 +311,7 @@ class Fetcher:
             following.stage = Stage.TRUNCATING
             self._delay(following)
             return
+        following.failures = 0
         if moved or len(fetched.records):
             self._on_append(name)
 
@@ -336,7 +343,9 @@ class Fetcher:
             self._delay(following)
 
     def _delay(self, following: Following) -> None:
-        following.retry_at = self._clock.monotonic() + self._backoff
+        pause = min(self._backoff, FIRST_RETRY * 2.0 ** min(following.failures, 16))
+        following.failures += 1
+        following.retry_at = self._clock.monotonic() + pause
 
 
 class Fetchers:
