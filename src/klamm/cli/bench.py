@@ -35,3 +35,26 @@ def controller(
     rows = [(name, *(f"{value:.3f}" for value in figures.values())) for name, figures in result["seconds"].items()]
     print_table(("SECONDS", "MEDIAN", "LEAST", "MOST"), rows)
     typer.echo(f"memory {result['memory_mb']} MB, loop held at most {result['loop_held_longest_ms']} ms")
+
+
+@bench_app.command()
+def zookeeper(
+    nodes: Annotated[int, typer.Option(min=1)] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    json: Json = False,
+) -> None:
+    """Gets, fenced sets and watches of klamm's ZooKeeper client, and of kazoo's asynchronous one, on a real server."""
+    from klamm.bench.zookeeper import bench
+
+    with clear_errors():
+        result = bench(nodes=nodes, rounds=rounds)
+    if json:
+        print_json(result)
+        return
+    columns = ("seconds", "seconds_least", "seconds_most", "operations_per_second")
+    rows = [
+        (name, client, *(f"{figures[client][column]:g}" for column in columns), f"{figures['ratio']:g}")
+        for name, figures in result["results"].items()
+        for client in ("klamm", "kazoo")
+    ]
+    print_table(("OPERATION", "CLIENT", "SECONDS", "LEAST", "MOST", "PER SECOND", "RATIO"), rows)

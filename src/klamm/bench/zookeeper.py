@@ -1,0 +1,182 @@
+"""klamm bench zookeeper: our ZooKeeper client and kazoo on one real server, in turn, over the same znodes.
+
+Each client does what it does best: ours by bulk calls, kazoo by its asynchronous API with a bounded window of requests
+in flight. Every set states the version it expects, ours carry a fence besides, as a controller's do. Every sample is a
+new session, so that neither meets what an earlier one left (watches, a warm window). Seconds of the wall are what
+counts; beside them the seconds that this process spent on a processor, which a busy machine moves less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import uvloop
+from kazoo.client import KazooClient
+
+from klamm.model.errors import KlammError
+from klamm.model.ports import Create, Fence, Set, Stat
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+
+SESSION_TIMEOUT_MS: Final = 30_000
+KAZOO_IN_FLIGHT: Final = 1_000
+"""More gains kazoo nothing: one thread writes and reads for it."""
+DATA_BYTES: Final = 80
+NODES_PER_PARENT: Final = 100
+FENCE: Final = "/fence"
+OPERATIONS: Final = ("get", "set", "watch")
+
+
+class WrongAnswer(KlammError):
+    """A client did not do what it was timed for."""
+
+
+class Sample(NamedTuple):
+    wall: float
+    processor: float
+
+
+class Bench:
+    def __init__(self, address: str, nodes: int) -> None:
+        self._address = address
+        self._paths = [f"/bench/{n // NODES_PER_PARENT:05d}/{n % NODES_PER_PARENT}" for n in range(nodes)]
+        self._data = bytes(random.Random(1).choices(range(32, 127), k=DATA_BYTES))
+        self._version = 0  # of every node: each round of sets moves all of them by one
+
+    async def fill(self) -> None:
+        async with self._ours().running() as zk:
+            parents = sorted({path.rpartition("/")[0] for path in self._paths})
+            await zk.write_many([Create(FENCE), Create("/bench"), *map(Create, parents)])
+            await zk.write_many([Create(path, self._data) for path in self._paths])
+
+    # --- ours --------------------------------------------------------------------------------------------------------
+
+    def _ours(self) -> ZooKeeperClient:
+        return ZooKeeperClient(AsyncioNetwork(), SystemClock(), random.Random(1), self._address, SESSION_TIMEOUT_MS)
+
+    async def ours(self, operation: str) -> Sample:
+        async with self._ours().running() as zk:
+            if operation == "set":
+                ops = [Set(path, self._data, self._version) for path in self._paths]
+                sample, results = await _timed(lambda: zk.write_many(ops, Fence(FENCE, 0)))
+                self._version += 1
+                _check(all(type(result) is Stat for result in results), "a set failed")
+                return sample
+            if operation == "watch":
+                sample, nodes = await _timed(lambda: zk.get_many_and_watch(self._paths, lambda _: None))
+                _check(zk.watch_count == len(self._paths), "a watch is missing")
+            else:
+                sample, nodes = await _timed(lambda: zk.get_many(self._paths))
+            _check(all(node is not None and node.data == self._data for node in nodes), "a node was not read")
+            return sample
+
+    # --- kazoo -------------------------------------------------------------------------------------------------------
+
+    async def kazoo(self, operation: str) -> Sample:
+        client = KazooClient(hosts=self._address, timeout=SESSION_TIMEOUT_MS / 1000)
+        await asyncio.to_thread(client.start, SESSION_TIMEOUT_MS / 1000)
+        try:
+            sample, results = await _timed(lambda: asyncio.to_thread(self._kazoo, client, operation))
+        finally:
+            await asyncio.to_thread(client.stop)
+            await asyncio.to_thread(client.close)
+        _check(len(results) == len(self._paths), "kazoo gave too few answers")
+        return sample
+
+    def _kazoo(self, client: KazooClient, operation: str) -> list[Any]:
+        if operation == "set":
+            version, data = self._version, self._data
+            self._version += 1
+            return _windowed(self._paths, lambda path: client.set_async(path, data, version))
+        if operation == "watch":
+            return _windowed(self._paths, lambda path: client.get_async(path, _ignore))
+        return _windowed(self._paths, client.get_async)
+
+
+def _ignore(event: object) -> None:
+    """A watch that fires when its session is closed."""
+
+
+def _windowed(paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
+    window: deque[Any] = deque()
+    results = []
+    for path in paths:
+        if len(window) == KAZOO_IN_FLIGHT:
+            results.append(window.popleft().get())
+        window.append(send(path))
+    results += [pending.get() for pending in window]
+    return results
+
+
+async def _timed(work: Callable[[], Awaitable[list[Any]]]) -> tuple[Sample, list[Any]]:
+    gc.collect()  # the garbage of the sample before is not this one's
+    wall, processor = time.monotonic(), time.process_time()
+    results = await work()
+    return Sample(time.monotonic() - wall, time.process_time() - processor), results
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise WrongAnswer(what)
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _figures(operations: int, samples: Sequence[Sample]) -> dict[str, float]:
+    walls = [sample.wall for sample in samples]
+    median = statistics.median(walls)
+    return {
+        "operations": operations,
+        "seconds": round(median, 3),
+        "seconds_least": round(min(walls), 3),
+        "seconds_most": round(max(walls), 3),
+        "processor_seconds": round(statistics.median(sample.processor for sample in samples), 3),
+        "operations_per_second": round(operations / median),
+    }
+
+
+async def run(*, nodes: int, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="klamm-bench-") as directory:
+        zookeeper = EmbeddedZooKeeper(Path(directory), force_sync=False, heap_mb=2048)
+        async with zookeeper.running():
+            bench = Bench(zookeeper.connect_string, nodes)
+            await bench.fill()
+            ours: dict[str, list[Sample]] = {operation: [] for operation in OPERATIONS}
+            kazoo: dict[str, list[Sample]] = {operation: [] for operation in OPERATIONS}
+            for operation in OPERATIONS:
+                for _ in range(rounds):
+                    kazoo[operation].append(await bench.kazoo(operation))
+                    ours[operation].append(await bench.ours(operation))
+    results = {}
+    for operation in OPERATIONS:
+        mine, theirs = _figures(nodes, ours[operation]), _figures(nodes, kazoo[operation])
+        ratio = statistics.median(s.wall for s in kazoo[operation]) / statistics.median(s.wall for s in ours[operation])
+        results[operation] = {"klamm": mine, "kazoo": theirs, "ratio": round(ratio, 1)}
+    return {
+        "nodes": nodes,
+        "data_bytes": DATA_BYTES,
+        "rounds": rounds,
+        "kazoo_in_flight": KAZOO_IN_FLIGHT,
+        "load_average": round(os.getloadavg()[0], 2),
+        "processors": os.cpu_count(),
+        "results": results,
+    }
+
+
+def bench(*, nodes: int, rounds: int) -> dict[str, Any]:
+    """On the event loop that a broker runs on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(nodes=nodes, rounds=rounds))
