@@ -288,3 +288,62 @@ async def test_the_controller_moves_between_the_kinds_under_load(
         print(f"{history.count} acknowledged, {history.failed} failed, {moves} moves and kills, {seconds:.0f} s")
         assert anomalies(history, found) == []
         assert history.count > seconds * RECORDS_PER_SECOND / 2
+
+
+@pytest.mark.timeout(1800)
+async def test_random_faults_lose_nothing(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    """One after the other, on any broker: death, stop, a pause that outlives the session, an election open to all."""
+    random = Random(scaled(1, 2))
+    async with mixed(zookeeper.connect_string, tmp_path) as them:
+        await them.create("ledger", ASSIGNMENT, min_insync_replicas=2)
+        await them.wait_in_sync("ledger")
+        with ExitStack() as load:
+            history = load.enter_context(
+                steady_producer(them.cluster.bootstrap, "ledger", PARTITIONS, RECORDS_PER_SECOND)
+            )
+            for number in range(scaled(2, 30)):
+                victim = KLAMM if number % 2 == 0 else random.choice(JVM)
+                fault = random.choice((kill, stop, outlive_session, elect))
+                controller = await them.controller()
+                await fault(them, victim)
+                await them.wait_in_sync("ledger")
+                what = f"{fault.__name__} {victim}, controller {controller} -> {await them.controller()}"
+                print(f"fault {number}: {what}, {history.count} acknowledged")
+            await asyncio.to_thread(load.close)
+        await them.wait_equal_logs("ledger")
+        found = await asyncio.to_thread(read_all, them.cluster.bootstrap, "ledger", PARTITIONS)
+        print(f"{history.count} acknowledged, {dict(history.failed)} failed")
+        assert anomalies(history, found) == []
+
+
+async def kill(them: Mixed, victim: int) -> None:
+    await them.cluster[victim].kill()
+    await them.wait_in_sync("ledger", [broker for broker in ALL if broker != victim])
+    await them.cluster[victim].start()
+
+
+async def stop(them: Mixed, victim: int) -> None:
+    await them.cluster[victim].stop()
+    await them.cluster[victim].start()
+
+
+async def outlive_session(them: Mixed, victim: int) -> None:
+    """It wakes up deposed, with requests in its sockets and followers it no longer has."""
+    them.cluster[victim].pause()
+    try:
+        await them.wait_in_sync("ledger", [broker for broker in ALL if broker != victim])
+    finally:
+        them.cluster[victim].resume()
+
+
+async def elect(them: Mixed, _victim: int) -> None:
+    before = (await them.zk.get("/controller")).stat.czxid
+    await them.zk.delete("/controller")
+
+    async def elected() -> bool:
+        stat = await them.zk.exists("/controller")
+        return stat is not None and stat.czxid != before
+
+    await them.eventually("a new controller", elected)
