@@ -137,6 +137,15 @@ def test_positions_are_found_anew_after_truncation(bench: Workbench) -> None:
         assert (result.first_offset, result.next_offset) == (offset, offset + 1)
 
 
+def test_a_remembered_position_does_not_outlive_its_batch(bench: Workbench) -> None:
+    log = bench.open()
+    for _ in range(20):
+        append(log, "v")
+    log.truncate_to(10)
+    append(log, "a", "b", "c", "d", "e")
+    assert log.read(12, 1000, upper_bound=15, at_least_one=True)[1:] == (10, 15)
+
+
 def test_truncation_inside_a_batch_takes_the_whole_batch(bench: Workbench) -> None:
     log = bench.open()
     append(log, "a", "b", "c")
@@ -397,6 +406,7 @@ def test_the_last_stable_offset_waits_for_replicated_markers(bench: Workbench) -
     log.append_as_leader(produced(2, 0, transactional=True), E0)
     log.update_high_watermark(log.log_end_offset)
     assert (log.first_unstable_offset, log.last_stable_offset) == (0, 0)
+    log.update_high_watermark(8)
     log.append_as_leader(marker(1, ControlType.COMMIT), E0, origin=AppendOrigin.COORDINATOR)
     log.update_high_watermark(9)  # the marker lies at 9: not below the high watermark yet
     assert log.last_stable_offset == 0

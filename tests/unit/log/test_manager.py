@@ -88,7 +88,9 @@ async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path,
             append(log, "v", epoch=3)
         log.update_high_watermark(18)
         await logs.checkpoint_high_watermarks()
-        shutil.copytree(one, tmp_path / "killed")
+        # A flush may be under way, as when a process is killed; only its temporary files vanish under the copy.
+        shutil.copytree(one, tmp_path / "killed", ignore=shutil.ignore_patterns("*.tmp"))
+        (tmp_path / "killed" / "a-0" / "leader-epoch-checkpoint.tmp").write_bytes(b"half")
     async with started(disk, tmp_path / "killed") as logs:
         again = logs.get(tp("a-0"))
         assert again is not None
