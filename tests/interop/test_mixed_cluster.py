@@ -118,6 +118,19 @@ class Mixed:
             arguments += ["--config", f"{key.replace('_', '.')}={value}"]
         await self.topic_tool(*arguments)
 
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[int], plan: Path) -> None:
+        wanted = [{"topic": topic, "partition": partition, "replicas": replicas}]
+        plan.write_text(json.dumps({"version": 1, "partitions": wanted}))
+        reassignment = ("--reassignment-json-file", str(plan), "--execute")
+        tool = "kafka.admin.ReassignPartitionsCommand"
+        await run_tool(VERSION, tool, "--zookeeper", self.cluster[KLAMM].zookeeper, *reassignment)
+
+        async def done() -> bool:
+            isr = (await self.states(topic, partition + 1))[partition]["isr"]
+            return sorted(isr) == sorted(replicas) and not await self.zk.exists("/admin/reassign_partitions")
+
+        await self.eventually(f"{topic}-{partition} on {replicas}", done)
+
     async def topic_tool(self, *arguments: str) -> None:
         await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", self.cluster.bootstrap, *arguments)
 
@@ -208,6 +221,12 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         await them.wait_equal_logs("both", 2)
         found = await asyncio.to_thread(read_all, bootstrap, "both", 2)
         assert [[number for _, number in found[p]] for p in range(2)] == [list(range(200)) * 3] * 2
+
+        # It is taken out of a partition and put back into it.
+        for replicas in ([1, 2], [3, 1, 2]):
+            await them.reassign("both", 0, replicas, tmp_path / "plan.json")
+            assert (klamm.data_directory / "both-0").exists() == (KLAMM in replicas)
+        await them.wait_equal_logs("both", 2)
 
         # StopReplica with deletion.
         await them.topic_tool("--delete", "--topic", "both")
