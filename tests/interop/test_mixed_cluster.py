@@ -111,6 +111,14 @@ class Mixed:
             left = broker.data_directory.glob(f"{topic}-*")
             assert not [directory for directory in left if not directory.name.endswith("-delete")]
 
+    async def wait_directory(self, broker: BrokerProcess, name: str, there: bool) -> None:
+        """StopReplica arrives after ZooKeeper has forgotten the replica."""
+
+        async def as_wanted() -> bool:
+            return (broker.data_directory / name).exists() == there
+
+        await self.eventually(f"{name} {'there' if there else 'gone'}", as_wanted)
+
     async def create(self, topic: str, assignment: str, **configs: object) -> None:
         """By Kafka's own tool, which asks the controller of the day."""
         arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
@@ -225,7 +233,7 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         # It is taken out of a partition and put back into it.
         for replicas in ([1, 2], [3, 1, 2]):
             await them.reassign("both", 0, replicas, tmp_path / "plan.json")
-            assert (klamm.data_directory / "both-0").exists() == (KLAMM in replicas)
+            await them.wait_directory(klamm, "both-0", KLAMM in replicas)
         await them.wait_equal_logs("both", 2)
 
         # StopReplica with deletion.
