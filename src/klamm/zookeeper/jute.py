@@ -100,7 +100,11 @@ def pack_string(text: str | None) -> bytes:
 
 
 def pack_strings(texts: Sequence[str]) -> bytes:
-    return INT.pack(len(texts)) + b"".join([pack_string(text) for text in texts])
+    pack, parts = INT.pack, [INT.pack(len(texts))]
+    for text in texts:
+        raw = text.encode()
+        parts += (pack(len(raw)), raw)
+    return b"".join(parts)
 
 
 def pack_stat(stat: Stat) -> bytes:

@@ -68,9 +68,9 @@ class TestWatchRegistry:
     def test_an_event_ends_the_watches_of_its_kind(self) -> None:
         def fired(kind: WatchKind) -> list[str]:
             registry, seen = WatchRegistry(), list[str]()
-            registry.add_data("/a", lambda _: seen.append("data"), 1, exists=True)
+            registry.add_data(("/a",), lambda _: seen.append("data"), 1, exists=True)
             registry.add_child("/a", lambda _: seen.append("child"), 1)
-            registry.add_data("/b", lambda _: seen.append("other path"), 1, exists=True)
+            registry.add_data(("/b",), lambda _: seen.append("other path"), 1, exists=True)
             event = WatchEvent(kind, "/a")
             for watcher in (*registry.take(event), *registry.take(event)):
                 watcher(event)
@@ -83,8 +83,8 @@ class TestWatchRegistry:
     def test_the_same_watcher_is_called_once(self) -> None:
         registry, seen = WatchRegistry(), list[WatchEvent]()
         watcher = seen.append
-        registry.add_data("/a", watcher, 1, exists=False)
-        registry.add_data("/a", watcher, 2, exists=False)
+        registry.add_data(("/a",), watcher, 1, exists=False)
+        registry.add_data(("/a",), watcher, 2, exists=False)
         registry.add_child("/a", watcher, 2)
         assert registry.take(WatchEvent(WatchKind.DELETED, "/a")) == [watcher]
         assert len(registry) == 0
@@ -93,7 +93,7 @@ class TestWatchRegistry:
         registry = WatchRegistry()
         paths = [f"/brokers/topics/topic-{i:05d}" for i in range(10_000)]
         for path in paths:
-            registry.add_data(path, print, 7, exists=True)
+            registry.add_data((path,), print, 7, exists=True)
         bodies = list(registry.set_watches())
         assert len(bodies) == 3
         assert max(map(len, bodies)) <= FRAME_BYTES + 100
@@ -175,3 +175,43 @@ class TestBulk:
         for length in range(len(body)):
             with pytest.raises(MarshallingError):
                 bulk.unpack_multi(body[:length], 0, ops, Chroot("/k"))
+
+    @pytest.mark.parametrize("fenced", [False, True])
+    def test_many_sets(self, fenced: bool) -> None:
+        fence = jute.MULTI_HEADER.pack(OpCode.CHECK, False, 0) if fenced else b""
+        done = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, 0)
+        stats = [STAT._replace(version=version) for version in range(3)]
+        body = b"head" + fence + b"".join([done + jute.pack_stat(stat) for stat in stats]) + jute.MULTI_END
+        ops = [*([Check("/c", 1)] if fenced else []), Set("/1", b""), Set("/2", b""), Set("/3", b"")]
+        results = bulk.unpack_multi(body, 4, ops, Chroot(""))
+        assert results == [*([None] if fenced else []), *stats]
+        assert all(type(result) is Stat for result in results[-3:])
+        for length in range(4, len(body)):
+            with pytest.raises(MarshallingError):
+                bulk.unpack_multi(body[:length], 4, ops, Chroot(""))
+        second = 4 + len(fence) + len(done) + 68
+        with pytest.raises(MarshallingError, match="type 7 in a multi"):
+            bulk.unpack_multi(body[: second + 3] + b"\x07" + body[second + 4 :], 4, ops, Chroot(""))
+
+    def test_a_batch_beyond_the_bytes_of_a_frame_is_split_and_each_part_fenced(self) -> None:
+        ops = [Set(f"/{n}", b"x" * 60_000, n) for n in range(5)]
+        check = bulk.pack_ops([Check("/c", 1)], Chroot(""))[0]
+        parts = list(bulk.multis(ops, Chroot(""), [Check("/c", 1)]))
+        assert [(start, stop) for start, stop, _ in parts] == [(0, 2), (2, 4), (4, 5)]
+        for start, stop, body in parts:
+            assert body == check + b"".join(bulk.pack_ops(ops[start:stop], Chroot(""))) + jute.MULTI_END
+
+    def test_relative_paths_are_refused_and_the_root_is_the_chroot(self) -> None:
+        (_, _, body), *_ = bulk.multi_reads(OpCode.GET_DATA, ["/", "/a"], Chroot("/k"))
+        header = jute.MULTI_HEADER.pack(OpCode.GET_DATA, False, -1)
+        assert body == b"".join(
+            (
+                header,
+                jute.pack_path_and_watch("/k", False),
+                header,
+                jute.pack_path_and_watch("/k/a", False),
+                jute.MULTI_END,
+            )
+        )
+        with pytest.raises(BadArguments, match="starts with /"):
+            list(bulk.multi_reads(OpCode.GET_DATA, ["a"], Chroot("/k")))

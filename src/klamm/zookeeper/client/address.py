@@ -6,6 +6,7 @@ at element borders, so `/kafka` is no prefix of `/kafka2`, and `/` stands for th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from klamm.model.errors import BadArguments, ConfigError
@@ -31,6 +32,11 @@ class Chroot(NamedTuple):
         if path == "/":
             return self.prefix or "/"
         return self.prefix + path
+
+    def absolute_all(self, paths: Sequence[str]) -> list[str]:
+        """As `absolute` for each; a call per path would cost more than the rest of a bulk read's packing."""
+        prefix = self.prefix
+        return [prefix + path if path[:1] == "/" != path else self.absolute(path) for path in paths]
 
     def relative(self, path: str) -> str:
         if path == self.prefix:

@@ -25,7 +25,23 @@ NO_NODE: Final = -101
 _CREATE, _CREATE2, _DELETE, _GET, _SET, _CHECK = map(
     int, (OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.GET_DATA, OpCode.SET_DATA, OpCode.CHECK)
 )
+_CHECK_DONE = jute.MULTI_HEADER.pack(OpCode.CHECK, False, 0)
+_SET_DONE = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, 0)
+_SET_RESULT = struct.Struct(">9xqqqqiiiqiiq")
 _RESULT = struct.Struct(">i?ii")
+
+
+class _Lengths(dict[int, bytes]):
+    """Lengths as packed: few of them are different."""
+
+    def __missing__(self, length: int) -> bytes:
+        packed = jute.INT.pack(length)
+        if len(self) < 1024:
+            self[length] = packed
+        return packed
+
+
+_LENGTHS: Final = _Lengths()
 _CREATE_HEADER = jute.MULTI_HEADER.pack(OpCode.CREATE, False, -1)
 _DELETE_HEADER = jute.MULTI_HEADER.pack(OpCode.DELETE, False, -1)
 _SET_HEADER = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, -1)
@@ -35,32 +51,42 @@ _CHECK_HEADER = jute.MULTI_HEADER.pack(OpCode.CHECK, False, -1)
 def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Iterator[tuple[int, int, bytes]]:
     """Bodies of the multis that do [start, stop) of `ops`, each after `first`. Packed as they are drawn, so that the
     server works on one while the next is made, and the loop is never held for all of them."""
-    head = pack_ops(first, chroot)
+    head = b"".join(pack_ops(first, chroot))
     for base in range(0, len(ops), FRAME_OPERATIONS):
-        packed = pack_ops(ops[base : base + FRAME_OPERATIONS], chroot)
-        for start, stop in split(packed):
-            yield base + start, base + stop, b"".join([*head, *packed[start:stop], jute.MULTI_END])
+        batch = ops[base : base + FRAME_OPERATIONS]
+        yield from _bodies(base, len(batch), head, pack_ops(batch, chroot))
 
 
 def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterator[tuple[int, int, bytes]]:
     """The same for reads."""
     for base in range(0, len(paths), FRAME_OPERATIONS):
-        packed = pack_reads(opcode, paths[base : base + FRAME_OPERATIONS], chroot)
-        for start, stop in split(packed):
-            yield base + start, base + stop, b"".join([*packed[start:stop], jute.MULTI_END])
+        batch = paths[base : base + FRAME_OPERATIONS]
+        yield from _bodies(base, len(batch), b"", pack_reads(opcode, batch, chroot))
+
+
+def _bodies(base: int, count: int, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """Mostly one: `split` costs as much as the packing, so it is asked only when the bytes do not fit."""
+    whole = b"".join((head, *packed, jute.MULTI_END))
+    if len(whole) - len(head) - len(jute.MULTI_END) <= FRAME_BYTES:
+        yield base, base + count, whole
+        return
+    for start, stop in split(packed):
+        yield base + start, base + stop, b"".join((head, *packed[start:stop], jute.MULTI_END))
 
 
 def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
     """The operations of a multi, each with its header. Sets are the many, so they come first and inline."""
-    prefix, pack_int, join = chroot.prefix, jute.INT.pack, b"".join
+    prefix, lengths, pack_version, join = chroot.prefix, _LENGTHS, jute.INT.pack, b"".join
     packed: list[bytes] = []
+    append = packed.append
     for op in ops:
-        path = op.path
-        if type(op) is Set and (data := op.data) is not None and path[:1] == "/" != path:
-            raw = (prefix + path).encode()
-            packed.append(join((_SET_HEADER, pack_int(len(raw)), raw, pack_int(len(data)), data, pack_int(op.version))))
-        else:
-            packed.append(_pack_any(op, chroot))
+        if type(op) is Set:
+            path, data, version = op
+            if data is not None and path[:1] == "/" != path:
+                raw = (prefix + path).encode()
+                append(join((_SET_HEADER, lengths[len(raw)], raw, lengths[len(data)], data, pack_version(version))))
+                continue
+        append(_pack_any(op, chroot))
     return packed
 
 
@@ -79,12 +105,9 @@ def _pack_any(op: Op, chroot: Chroot) -> bytes:
 
 def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[bytes]:
     """The operations of a multi-read, one per path; the watch byte is there but servers ignore it."""
-    header, pack_int, join = jute.MULTI_HEADER.pack(opcode, False, -1), jute.INT.pack, b"".join
-    packed = []
-    for path in paths:
-        raw = chroot.absolute(path).encode()
-        packed.append(join((header, pack_int(len(raw)), raw, b"\x00")))
-    return packed
+    header, lengths = jute.MULTI_HEADER.pack(opcode, False, -1), _LENGTHS
+    raws = [path.encode() for path in chroot.absolute_all(paths)]
+    return [b"%b%b%b\0" % (header, lengths[len(raw)], raw) for raw in raws]
 
 
 def split(operations: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -148,6 +171,13 @@ def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) 
     RuntimeInconsistency for the others, whichever side of it they are on, since nothing was applied."""
     stat_at, header_at = jute.STAT.unpack_from, jute.MULTI_HEADER.unpack_from
     results: list[OpResult] = []
+    if ops and type(ops[0]) is Check and body.startswith(_CHECK_DONE, position):  # the fence
+        results.append(None)
+        ops, position = ops[1:], position + len(_CHECK_DONE)
+    if _only_sets(body, position, len(ops)):
+        make, stats = tuple.__new__, memoryview(body)[position : -len(jute.MULTI_END)]
+        results += [make(Stat, stat) for stat in _SET_RESULT.iter_unpack(stats)]
+        return results
     try:
         for op in ops:
             kind, _done, code = header_at(body, position)
@@ -172,6 +202,17 @@ def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) 
         raise MarshallingError(detail="multi reply ends early") from error
     _expect_end(body, position)
     return results
+
+
+def _only_sets(body: bytes, position: int, count: int) -> bool:
+    """Whether the reply is that of so many sets, all done: told by its size, and by each byte of the headers in one
+    slice through all of them."""
+    size, end = _SET_RESULT.size, len(body) - len(jute.MULTI_END)
+    return (
+        end - position == count * size
+        and body.endswith(jute.MULTI_END)
+        and all(body[position + at : end : size] == bytes((byte,)) * count for at, byte in enumerate(_SET_DONE))
+    )
 
 
 def _unexpected(kind: int, code: int, path: str) -> ZooKeeperError:

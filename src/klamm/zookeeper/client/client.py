@@ -59,6 +59,7 @@ SINGLE_READS_IN_FLIGHT: Final = 800
 LARGEST_OVERHEAD: Final = 16 * 1024
 """Allowed for paths, ACL and fence beside the data of one operation in a bulk write."""
 
+_WITH_DATA: Final = (Set, Create)
 R = TypeVar("R")
 _Batch = tuple[int, int, asyncio.Future[Reply]]
 """Operations [start, stop) of a bulk call, and the reply to come."""
@@ -298,25 +299,24 @@ class ZooKeeperClient:
     ) -> asyncio.Future[Reply]:
         """Watch what one batch has read, from that batch's own zxid on."""
         self.operations["watch"] += len(paths)
-        found: list[str] = []
-        missing: list[str] = []
-        for path, node in zip(paths, nodes, strict=True):
-            (missing if node is None else found).append(self._chroot.absolute(path))
+        absolute = self._chroot.absolute_all(paths)
+        found = [path for path, node in zip(absolute, nodes, strict=True) if node is not None]
+        missing = [path for path, node in zip(absolute, nodes, strict=True) if node is None]
         sent = self._session.submit(OpCode.SET_WATCHES, jute.pack_set_watches(zxid, found, missing, ()), "")
         if not sent.done():  # refused: the session is gone, and its watches with it
             # Before the reply, because what has changed meanwhile fires before it.
-            for path in found:
-                self._watches.add_data(path, watch, zxid, exists=True)
-            for path in missing:
-                self._watches.add_data(path, watch, zxid, exists=False)
+            self._watches.add_data(found, watch, zxid, exists=True)
+            self._watches.add_data(missing, watch, zxid, exists=False)
         return sent
 
     async def write_many(self, ops: Sequence[Op], fence: Fence | None = None) -> list[OpResult]:
         self._count(ops)
         checks: list[Op] = [] if fence is None else [Check(fence.path, fence.version)]
+        largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
         for op in ops:  # all of it before anything is sent, so that a refusal means that nothing was written
-            self._chroot.absolute(op.path)
-            if isinstance(op, Set | Create) and op.data is not None:
+            if op[0][:1] != "/":
+                self._chroot.absolute(op.path)
+            if isinstance(op, _WITH_DATA) and op.data is not None and len(op.data) > largest:
                 self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
         results: list[OpResult] = []
         fenced: ZooKeeperError | None = None
@@ -415,7 +415,8 @@ class ZooKeeperClient:
             raise BadArguments(path, f"request of {size} bytes, a server takes {self._frame_bytes_max}")
 
     def _count(self, ops: Sequence[Op]) -> None:
-        self.operations.update(Counter(type(op).__name__.lower() for op in ops))
+        for kind, count in Counter(map(type, ops)).items():
+            self.operations[kind.__name__.lower()] += count
 
     def _deliver(self, event: WatchEvent) -> None:
         watchers = self._watches.take(event)

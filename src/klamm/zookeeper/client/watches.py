@@ -11,8 +11,8 @@ wakes up: an event may follow in the same packet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from klamm.model.errors import NoNode
 from klamm.model.ports import Watcher, WatchEvent, WatchKind
@@ -24,19 +24,15 @@ EXACT_GROUPS: Final = 256
 """Up to so many distinct zxids each get a frame of their own; beyond that neighbours share the smaller zxid."""
 
 
-class _Watch:
-    __slots__ = ("watchers", "zxid")
+class _Watch(NamedTuple):
+    zxid: int
+    watchers: tuple[Watcher, ...]
 
-    def __init__(self, zxid: int, watcher: Watcher) -> None:
-        self.zxid = zxid
-        self.watchers = [watcher]
-
-    def add(self, zxid: int, watcher: Watcher) -> None:
+    def joined_by(self, zxid: int, watcher: Watcher) -> _Watch:
         # No event came since the older registration, so the node has not changed up to the newer reply; but the older
         # one may still be on its way to the server (SetWatches), so the smaller zxid is the one that is always right.
-        self.zxid = min(self.zxid, zxid)
-        if watcher not in self.watchers:
-            self.watchers.append(watcher)
+        watchers = self.watchers if watcher in self.watchers else (*self.watchers, watcher)
+        return _Watch(min(self.zxid, zxid), watchers)
 
 
 _Table = dict[str, _Watch]
@@ -53,20 +49,21 @@ class WatchRegistry:
     def __len__(self) -> int:
         return len(self._data) + len(self._exist) + len(self._child)
 
-    def add_data(self, path: str, watcher: Watcher, zxid: int, *, exists: bool) -> None:
+    def add_data(self, paths: Iterable[str], watcher: Watcher, zxid: int, *, exists: bool) -> None:
         """Where the node was there it is a data watch, else one for its creation: SetWatches treats them apart."""
-        self._add(self._data if exists else self._exist, path, watcher, zxid)
+        self._add(self._data if exists else self._exist, paths, watcher, zxid)
 
     def add_child(self, path: str, watcher: Watcher, zxid: int) -> None:
-        self._add(self._child, path, watcher, zxid)
+        self._add(self._child, (path,), watcher, zxid)
 
     @staticmethod
-    def _add(table: _Table, path: str, watcher: Watcher, zxid: int) -> None:
-        watch = table.get(path)
-        if watch is None:
-            table[path] = _Watch(zxid, watcher)
-        else:
-            watch.add(zxid, watcher)
+    def _add(table: _Table, paths: Iterable[str], watcher: Watcher, zxid: int) -> None:
+        """All new ones of a call share one object: they are many, and alike."""
+        new = _Watch(zxid, (watcher,))
+        for path in paths:
+            watch = table.setdefault(path, new)
+            if watch is not new:
+                table[path] = watch.joined_by(zxid, watcher)
 
     # What a read does when its reply arrives, with the reply's zxid and error code.
 
@@ -75,14 +72,14 @@ class WatchRegistry:
 
         def register(zxid: int, code: int) -> None:
             if code in (0, NoNode.code) and watcher is not None:
-                self.add_data(path, watcher, zxid, exists=code == 0)
+                self.add_data((path,), watcher, zxid, exists=code == 0)
 
         return None if watcher is None else register
 
     def on_get(self, path: str, watcher: Watcher | None) -> OnReply | None:
         def register(zxid: int, code: int) -> None:
             if code == 0 and watcher is not None:
-                self.add_data(path, watcher, zxid, exists=True)
+                self.add_data((path,), watcher, zxid, exists=True)
 
         return None if watcher is None else register
 
