@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 
 from klamm.model.events import Decision, StateChange
-from klamm.telemetry.state_changes import StateChangeWriter, as_line
+from klamm.telemetry.state_changes import StateChangeWriter, formatted
 
 
 class FixedClock:
@@ -64,7 +64,34 @@ def test_a_line_reads_as_kafkas() -> None:
     assert (
         "[Controller id=9 epoch=5] Changed partition t-0 from OfflinePartition to OnlinePartition with state "
         "LeaderAndIsr(leader=2, leaderEpoch=7, isr=List(2, 3), zkVersion=11)"
-    ) in as_line(CHANGE)
+    ) in formatted([CHANGE]).line
+
+
+def test_changes_that_share_their_words_keep_their_own() -> None:
+    """What stands around topic and partition is made once per slice: every field that differs must show."""
+    other = {
+        "time_ms": 1_700_000_000_999,
+        "broker": 8,
+        "role": "broker",
+        "controller_epoch": 6,
+        "topic": 'a "quoted" name',
+        "partition": 1,
+        "from_state": "Follower",
+        "to_state": "Leader",
+        "leader": 3,
+        "leader_epoch": 8,
+        "isr": (3,),
+        "zk_version": 12,
+        "cause": "another",
+    }
+    changes = [CHANGE, *(CHANGE._replace(**{field: value}) for field, value in other.items())]
+    together = formatted(changes)
+    assert together.line == "".join(formatted([change]).line for change in changes)
+    assert together.json == "".join(formatted([change]).json for change in changes)
+    for change, line in zip(changes, together.json.splitlines(), strict=True):
+        told = orjson.loads(line)
+        names = {"from_state": "from", "to_state": "to"}
+        assert all(told[names.get(f, f)] == (list(v) if f == "isr" else v) for f, v in change._asdict().items())
 
 
 async def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None:
