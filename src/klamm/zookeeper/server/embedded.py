@@ -72,12 +72,9 @@ def _class_path() -> list[str] | None:
 def available() -> str | None:
     """None when the real server can run here, else the line that says what to install."""
     if _java() is None:
-        return "no Java found: install Java 17 for the real ZooKeeper; klamm's own server is used instead"
+        return "no Java found: install Java 17 for the real ZooKeeper"
     if _class_path() is None:
-        return (
-            "no ZooKeeper jars found: install klamm[spark] (PySpark ships them) or set KLAMM_ZOOKEEPER_JARS; "
-            "klamm's own server is used instead"
-        )
+        return "no ZooKeeper jars found: install klamm[spark] (PySpark ships them) or set KLAMM_ZOOKEEPER_JARS"
     return None
 
 
