@@ -465,7 +465,7 @@ async def _running(kind: str, directory: Path) -> AsyncIterator[Target]:
         async with ours.running():
             yield Target(ours.port, 20 * TICK_MS, "standalone")
     elif (reason := available()) is not None:
-        pytest.skip(reason)
+        pytest.fail(reason)
     elif kind == "real":
         real = EmbeddedZooKeeper(directory, tick_ms=TICK_MS, max_session_timeout_ms=20 * TICK_MS, force_sync=False)
         async with real.running():
