@@ -8,11 +8,11 @@ import random
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-KILLS = int(os.environ.get("KLAMM_ZOOKEEPER_KILLS", "8"))
 SERVER = """
 import asyncio, random, sys
 from klamm.net.clock import SystemClock
@@ -78,12 +78,13 @@ async def open_session(port: int, session: int, password: bytes, last_zxid: int)
     return connection, session, response[20:36]
 
 
-@pytest.mark.timeout(300)
-async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+async def test_no_acknowledged_write_is_lost(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    kills = scaled(8, 100)
     choice = random.Random(5)
     session, password, last_zxid = 0, bytes(16), 0
     acknowledged = sent = 0
-    for life in range(KILLS + 1):
+    for life in range(kills + 1):
         server, port = await start(tmp_path)
         try:
             # The same session each time: it, and its zxid, must have survived as well.
@@ -102,7 +103,7 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
                 choice.uniform(0.0, 0.15), os.kill, server.pid, signal.SIGKILL
             )
             try:
-                while life < KILLS:
+                while life < kills:
                     for _ in range(20):
                         sent += 1
                         connection.set(sent, sent)
@@ -121,4 +122,4 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
                 except ProcessLookupError:
                     pass
             await server.wait()
-    assert acknowledged > 20 * KILLS
+    assert acknowledged > 20 * kills

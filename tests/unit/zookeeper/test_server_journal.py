@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from klamm.model.ports import OPEN_ACL, Acl
+from klamm.model import ports as ops
+from klamm.model.ports import OPEN_ACL, Acl, CreateMode
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
 from klamm.zookeeper.server.database import Database
 from klamm.zookeeper.server.journal import FileJournal, JournalDamaged
+from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.server.records import pack_snapshot
 from klamm.zookeeper.server.rules import Create, Delete, SetAcl, SetData
 from klamm.zookeeper.server.sessions import SessionTable
@@ -117,6 +123,55 @@ def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         journal.close()
         for leftover in target.iterdir():
             leftover.unlink()
+
+
+async def journal_of_a_running_server(directory: Path) -> list[tuple[int, bytes]]:
+    """Write all kinds of things through a socket; after each write, the size of the journal and the state by then."""
+    journal = FileJournal(directory)
+    server = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), journal=journal)
+    path, marks = directory / "journal.0000000000000000", [(0, state(server.service.database))]
+
+    def mark() -> None:
+        marks.append((path.stat().st_size, state(server.service.database)))
+
+    async with server.running():
+        client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), random.Random(1), server.address, 10_000)
+        async with client.running():
+            mark()
+            for number in range(11):
+                await client.create(f"/n{number}", b"x" * (30 * number), CreateMode(number % 2))
+                mark()
+                await client.create("/s-", None, CreateMode.EPHEMERAL_SEQUENTIAL)
+                mark()
+                await client.multi([ops.Set(f"/n{number}", b"y" * (10 * number)), ops.Create(f"/m{number}")])
+                mark()
+                await client.delete(f"/m{number}")
+                mark()
+        mark()  # the end of the session, with its ephemerals
+    return marks
+
+
+async def test_a_real_journal_cut_at_every_byte_of_its_last_4_kib(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = await journal_of_a_running_server(tmp_path / "whole")
+    path = segment(tmp_path / "whole")
+    whole = path.read_bytes()
+    assert marks[-1][0] == len(whole) > 4096
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of openings: the disk is not the matter here
+    target = tmp_path / "cut"
+    target.mkdir()
+    cut = target / path.name
+    with caplog.at_level(logging.WARNING):
+        for size in range(len(whole) - 4096, len(whole) + 1):
+            cut.write_bytes(whole[:size])
+            end, expected = max(mark for mark in marks if mark[0] <= size)
+            caplog.clear()
+            recovered, journal = opened(target)
+            journal.close()
+            assert state(recovered) == expected, f"cut at {size}"
+            assert (journal.dropped_bytes, cut.stat().st_size) == (size - end, end)
+            assert [f"dropped {size - end} bytes" in message for message in caplog.messages] == [True] * (size > end)
 
 
 def test_a_tail_of_zeros_is_dropped(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Apache Kafka's brokers on our ZooKeeper server: they register, elect a controller, create a topic, lose a broker.
+
+All of it is done by Kafka's own ZooKeeper client and controller; our server is the only part that is not theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from klamm.model.errors import NoNode
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.journal import FileJournal
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+
+TOPIC = "on-ours"
+PARTITIONS = 4
+ASSIGNMENT = "1:2,2:1,1:2,2:1"
+
+
+async def eventually(what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 40) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            while not await condition():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come within {timeout:g} s") from None
+
+
+async def states(zk: ZooKeeperClient) -> list[dict[str, Any]]:
+    paths = [f"/brokers/topics/{TOPIC}/partitions/{number}/state" for number in range(PARTITIONS)]
+    return [json.loads(node.data) if node is not None and node.data else {} for node in await zk.get_many(paths)]
+
+
+async def controller(zk: ZooKeeperClient) -> int | None:
+    try:
+        return int(json.loads((await zk.get("/controller")).data or b"{}")["brokerid"])
+    except NoNode:
+        return None
+
+
+async def topic_life_on(version: str, path: Path) -> None:
+    """A topic over two brokers; the controller is killed: the other takes its office and its partitions; it returns."""
+    ours = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1), journal=FileJournal(path / "zookeeper"))
+    async with ours.running():
+        zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), ours.address, 10_000)
+        brokers = [ApacheKafkaBroker(version, number, ours.address, path / str(number)) for number in (1, 2)]
+        async with zk.running(), MixedCluster(brokers).running() as cluster:
+
+            async def led_by(leaders: list[int], isr: list[int]) -> bool:
+                return [(state.get("leader"), sorted(state.get("isr", []))) for state in await states(zk)] == [
+                    (leader, isr) for leader in leaders
+                ]
+
+            await run_tool(
+                version,
+                "kafka.admin.TopicCommand" if version == "2.5.1" else "org.apache.kafka.tools.TopicCommand",
+                *("--bootstrap-server", cluster.bootstrap, "--create", "--topic", TOPIC),
+                *("--replica-assignment", ASSIGNMENT),
+            )
+            await eventually("the topic's leaders", lambda: led_by([1, 2, 1, 2], [1, 2]))
+            killed = await controller(zk)
+            assert killed is not None
+            other = 3 - killed
+            await cluster[killed].kill()
+
+            async def moved() -> bool:
+                return await controller(zk) == other and await led_by([other] * PARTITIONS, [other])
+
+            await eventually("the office and all partitions at the other broker", moved)
+            assert await zk.children("/brokers/ids") == [str(other)]
+            await cluster[killed].start()
+            await eventually("the killed broker back in sync", lambda: led_by([other] * PARTITIONS, [1, 2]))
+
+
+async def test_kafka_2_5_1(tmp_path: Path) -> None:
+    await topic_life_on("2.5.1", tmp_path)
+
+
+async def test_kafka_3_9_1(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    if not scaled(0, 1):
+        pytest.skip("in make soak only: two more JVMs")
+    await topic_life_on("3.9.1", tmp_path)
