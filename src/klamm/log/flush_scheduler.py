@@ -1,9 +1,14 @@
-"""Flushes that logs ask for: one at a time per log, off the loop; what is asked meanwhile makes one more."""
+"""Flushes that logs ask for: one at a time per log, off the loop; what is asked meanwhile makes one more.
+
+A flush writes by path. One that is still under way when its partition is deleted would write the epochs and snapshots
+of the former life into the directory of a successor of that name, so a successor waits for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from klamm.log.log import Log
 from klamm.model.errors import KafkaError
@@ -49,9 +54,26 @@ class FlushScheduler:
                 if partition not in self._again:
                     break
         except KafkaError as error:
-            logger.error("flush: %s", error)  # the directory is offline by now, and its owner told
+            if not log.deleted:  # then its files are gone by intention
+                logger.error("flush: %s", error)  # the directory is offline by now, and its owner told
         finally:
             del self._running[partition]
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The log was deleted. A flush that runs ends by itself."""
+        self._again.discard(partition)
+        timer = self._timers.pop(partition, None)
+        if timer is not None:
+            timer.cancel()
+
+    def is_busy(self, partition: TopicPartition) -> bool:
+        return partition in self._running
+
+    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Until no flush of these runs any more."""
+        running = [self._running[partition] for partition in partitions if partition in self._running]
+        if running:
+            await asyncio.gather(*running)
 
     async def drain(self) -> None:
         """Until nothing is under way."""

@@ -113,6 +113,7 @@ class Log:
         self._generation = 0
         """Counts truncations: a flush that began before one promises nothing."""
         self._failure: OSError | None = None
+        self.deleted = False
         self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_soon(self))
         self._refresh_unstable()
 
@@ -559,4 +560,5 @@ class Log:
     def move_to(self, directory: str) -> None:
         """The directory was renamed for deletion: nothing reads or writes this log any more."""
         self.directory = directory
+        self.deleted = True
         self._failure = self._failure or FileNotFoundError(f"{self.topic_partition} was deleted")

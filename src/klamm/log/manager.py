@@ -168,6 +168,10 @@ class LogManager:
         if existing is not None:
             return existing
         self._check_creatable(partition, is_new=is_new)
+        if self._flushes.is_busy(partition):
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was deleted a moment ago, and is still in use"
+            )
         for directory in self._directories.by_load():
             try:
                 loaded = self._make(directory, partition, config)
@@ -181,6 +185,8 @@ class LogManager:
         self, partitions: Iterable[tuple[TopicPartition, TopicConfig, bool]]
     ) -> dict[TopicPartition, Log | KafkaError]:
         """(partition, config, is_new) in bulk, files made in the pool; a failure is a value, per partition."""
+        partitions = list(partitions)
+        await self._flushes.settled(partition for partition, _, _ in partitions if partition not in self._logs)
         result: dict[TopicPartition, Log | KafkaError] = {}
         planned: dict[LogDirectory, list[tuple[TopicPartition, TopicConfig]]] = defaultdict(list)
         for partition, config, is_new in partitions:
@@ -247,6 +253,7 @@ class LogManager:
         """Renamed at once, so that a topic of the same name starts empty; removed after file.delete.delay.ms."""
         log = self._logs.pop(partition, None)
         directory = self._home.pop(partition, None)
+        self._flushes.forget(partition)
         if log is None or directory is None:
             self._offline.discard(partition)
             return

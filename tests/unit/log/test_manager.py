@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,7 @@ from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 
-from .conftest import SetClock, append, read_all
+from .conftest import SetClock, append, produced, read_all
 
 CONFIG = TopicConfig(segment_bytes=500)
 
@@ -59,7 +60,6 @@ def two(tmp_path: Path) -> Path:
     return tmp_path / "two"
 
 
-@pytest.mark.case("LOG-24")
 async def test_a_clean_stop_keeps_logs_and_checkpoints(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
         for name in ("a-0", "a-1", "b-c-2"):
@@ -80,7 +80,6 @@ async def test_a_clean_stop_keeps_logs_and_checkpoints(disk: FileDisk, one: Path
         assert read_all(log) == list(range(3, 20))
 
 
-@pytest.mark.case("SHU-01")
 async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path, tmp_path: Path) -> None:
     async with started(disk, one) as logs:
         log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
@@ -152,6 +151,7 @@ async def test_new_logs_go_where_fewest_are(
         assert logs.get_or_create(TopicPartition("a", 0), CONFIG, is_new=False) is logs.get(TopicPartition("a", 0))
 
 
+@pytest.mark.case("LOG-20")
 async def test_a_directory_in_which_creation_fails_is_skipped(
     disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,16 +238,56 @@ async def test_deleted_partitions_are_renamed_then_removed(disk: FileDisk, one: 
         with storage_error():
             append(log, "late")
         assert topic not in (one / "recovery-point-offset-checkpoint").read_text()
-        again = logs.get_or_create(TopicPartition(topic, 0), config, is_new=True)
+        again = (await logs.create_many([(TopicPartition(topic, 0), config, True)]))[TopicPartition(topic, 0)]
+        assert isinstance(again, Log)
         assert (again.log_end_offset, read_all(again)) == (0, [])
     async with started(disk, one) as logs:
         await _until(lambda: not list(one.glob("*-delete")))
         assert logs.get(TopicPartition(topic, 0)) is not None
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    import asyncio
+async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former life's epochs and producers must not appear under a topic of the same name (design section 6)."""
+    partition = tp("a-0")
+    async with started(disk, one) as logs:
+        log = logs.get_or_create(partition, CONFIG, is_new=True)
+        run, may_run, flushes = disk.run, asyncio.Event(), [1]
 
+        async def first_held_up(job: Callable[[], object]) -> object:
+            if flushes:
+                flushes.clear()
+                await may_run.wait()
+            return await run(job)
+
+        monkeypatch.setattr(disk, "run", first_held_up)
+        for sequence in range(20):
+            log.append_as_leader(produced(1, sequence), LeaderEpoch(7))
+        await _until(lambda: not flushes)  # the flush is planned, its job waits for the pool
+        logs.delete(partition)
+        try:
+            with storage_error():
+                logs.get_or_create(partition, CONFIG, is_new=True)
+            creating = asyncio.create_task(logs.create_many([(partition, CONFIG, True)]))
+            await disk.run(lambda: None)  # whatever the creation had to do in the pool would be done by now
+            assert not creating.done()
+        finally:
+            may_run.set()
+        again = (await creating)[partition]
+        assert isinstance(again, Log)
+        assert sorted(path.name for path in (one / "a-0").iterdir()) == [
+            "00000000000000000000.index",
+            "00000000000000000000.log",
+            "00000000000000000000.timeindex",
+        ]
+        append(again, "v", epoch=8)
+        await _until(lambda: again.recovery_point == 1)
+        assert (one / "a-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n8 0\n"
+        assert logs.offline_directories() == []
+
+
+async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.001)
@@ -282,6 +322,7 @@ async def test_an_unreadable_checkpoint_means_recovery_from_the_start(disk: File
 
 
 @pytest.mark.case("LOG-07")
+@pytest.mark.case("LOG-10")
 async def test_retention_takes_old_segments_below_the_high_watermark(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
         by_time = logs.get_or_create(tp("time-0"), TopicConfig(retention_ms=1000, file_delete_delay_ms=0), is_new=True)
