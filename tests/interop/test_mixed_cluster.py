@@ -90,10 +90,10 @@ class Mixed:
 
         await self.eventually(f"ISR {brokers} for {topic}", in_sync)
 
-    async def wait_equal_logs(self, topic: str, partitions: int = PARTITIONS) -> None:
+    async def wait_equal_logs(self, topic: str, partitions: int = PARTITIONS, brokers: Sequence[int] = ALL) -> None:
         async def equal() -> bool:
             return all(
-                len({log_bytes(self.cluster[broker], topic, partition) for broker in ALL}) == 1
+                len({log_bytes(self.cluster[broker], topic, partition) for broker in brokers}) == 1
                 for partition in range(partitions)
             )
 
@@ -268,6 +268,46 @@ async def test_apache_kafka_3_9_obeys_and_leads(zookeeper: EmbeddedZooKeeper, tm
 
             await them.topic_tool("--delete", "--topic", topic)
             await them.wait_deleted(topic)
+
+
+async def test_what_only_a_dead_leader_had_is_cut_off(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """A klamm leader dies with records that its Apache Kafka follower never saw, then the other way round."""
+    async with mixed(zookeeper.connect_string, tmp_path) as them:
+        await them.move_controller((2,))
+        await them.create("diverged", "3:1,1:3")
+        await asyncio.to_thread(produce, them.cluster.bootstrap, "diverged", 2, 50)
+        for partition, (leader, follower) in enumerate(((KLAMM, 1), (1, KLAMM))):
+            dead, heir = them.cluster[leader], them.cluster[follower]
+            await them.wait_in_sync("diverged", (1, KLAMM), 2)
+            assert (await them.leaders("diverged", 2))[partition] == leader
+            heir.pause()
+            await asyncio.to_thread(send_with_acks_1, dead.address, partition, "answers the waiting fetch", 1)
+            await asyncio.to_thread(send_with_acks_1, dead.address, partition, "never replicated", 100)
+            await dead.kill()
+            heir.resume()
+            await them.wait_in_sync("diverged", (follower,), 2)
+            await asyncio.to_thread(send_with_acks_1, heir.address, partition, "in its place", 30)
+            assert b"never replicated" in log_bytes(dead, "diverged", partition)
+            assert b"never replicated" not in log_bytes(heir, "diverged", partition)
+
+            await dead.start()
+            await them.wait_in_sync("diverged", (1, KLAMM), 2)
+            await them.wait_equal_logs("diverged", 2, (1, KLAMM))
+            assert b"in its place" in log_bytes(dead, "diverged", partition)
+
+
+def send_with_acks_1(bootstrap: str, partition: int, value: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "delivery.timeout.ms": 5_000})
+    failed: list[object] = []
+    for number in range(count):
+        producer.produce(
+            "diverged",
+            f"{value} {number}",
+            partition=partition,
+            on_delivery=lambda e, _: failed.append(e) if e else None,
+        )
+    assert producer.flush(6) == 0
+    assert not failed, failed[:3]
 
 
 async def kill_a_follower_of_the_controller(them: Mixed, victim: int, topics: Sequence[str]) -> None:
