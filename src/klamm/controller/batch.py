@@ -57,7 +57,8 @@ class RequestBatch:
     ) -> None:
         """No partitions still tells who is alive. Partitions without leadership info have nothing to tell yet."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
-        self.metadata.update((i, None) for i in partitions if view.state_of(i) is not None)
+        state_of = view.columns.state
+        self.metadata.update([(i, None) for i in partitions if state_of[i] is not None])
 
     def add_stop_replica(
         self, view: ControllerContext, broker: BrokerId, partitions: Iterable[PartitionIndex], *, delete: bool

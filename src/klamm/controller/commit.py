@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.steps import Keep, Refuse, Rule, Write
@@ -43,6 +43,9 @@ class Outcome(NamedTuple):
     refused: list[tuple[PartitionIndex, str]]
 
 
+Seen: TypeAlias = dict[PartitionIndex, tuple[LeaderAndIsr, int] | ZNodeError | None]
+
+
 class Committer:
     """One term of one controller: made at the election, dropped at the resignation."""
 
@@ -55,7 +58,9 @@ class Committer:
         self, view: ControllerContext, partitions: Sequence[PartitionIndex]
     ) -> list[tuple[LeaderAndIsr, int] | ZNodeError | None]:
         """State and version of each; None without a znode, an error where its content is no state."""
-        paths = [partition_state.path(view.name_of(i)) for i in partitions]
+        return await self._read_states([partition_state.path(view.name_of(i)) for i in partitions])
+
+    async def _read_states(self, paths: Sequence[str]) -> list[tuple[LeaderAndIsr, int] | ZNodeError | None]:
         nodes = await self.read(paths)
         return [_decoded(path, node) for path, node in zip(paths, nodes, strict=True)]
 
@@ -67,19 +72,26 @@ class Committer:
         fresh: Collection[PartitionIndex] = (),
     ) -> Outcome:
         """`fresh`: partitions whose cached state this very event wrote; they are not read again unless they
-        conflict."""
+        conflict. Several may be under way at once; between reading, deciding and writing the loop is given away, so
+        that their work does not add up to one hold."""
         outcome = Outcome([], [])
-        known = {i: (state, view.zk_version_of(i)) for i in partitions if i in fresh and (state := view.state_of(i))}
+        paths = {i: partition_state.path(view.name_of(i)) for i in partitions}
+        known: Seen = {
+            i: (state, view.zk_version_of(i)) for i in partitions if i in fresh and (state := view.state_of(i))
+        }
         unsure: Mapping[PartitionIndex, tuple[Write, int]] = {}
         pending: Sequence[PartitionIndex] = partitions
         for _ in range(ROUNDS_MAX):
             unread = [i for i in pending if i not in known]
-            seen = dict(zip(unread, await self.read_states(view, unread), strict=True)) if unread else {}
-            writes = self._decide(pending, {**known, **seen}, rule, unsure, outcome)
+            if unread:
+                known.update(zip(unread, await self._read_states([paths[i] for i in unread]), strict=True))
+                await asyncio.sleep(0)
+            writes = self._decide(pending, known, rule, unsure, outcome)
             known = {}
             if not writes:
                 return outcome
-            pending, unsure = await self._write_states(view, writes, outcome)
+            await asyncio.sleep(0)
+            pending, unsure = await self._write_states(paths, writes, outcome)
             if not pending:
                 return outcome
         outcome.refused.extend((i, f"the state changed {ROUNDS_MAX} times while we tried to write it") for i in pending)
@@ -164,7 +176,7 @@ class Committer:
     def _decide(
         self,
         partitions: Sequence[PartitionIndex],
-        seen: Mapping[PartitionIndex, tuple[LeaderAndIsr, int] | ZNodeError | None],
+        seen: Seen,
         rule: Rule,
         unsure: Mapping[PartitionIndex, tuple[Write, int]],
         outcome: Outcome,
@@ -194,11 +206,14 @@ class Committer:
         return writes
 
     async def _write_states(
-        self, view: ControllerContext, writes: Sequence[tuple[PartitionIndex, Write, int]], outcome: Outcome
+        self,
+        paths: Mapping[PartitionIndex, str],
+        writes: Sequence[tuple[PartitionIndex, Write, int]],
+        outcome: Outcome,
     ) -> tuple[list[PartitionIndex], dict[PartitionIndex, tuple[Write, int]]]:
         """Returns what must be decided again, and of that what may have been applied."""
-        encode, path = partition_state.encode, partition_state.path
-        ops = [Set(path(view.name_of(i)), encode(change.state), version) for i, change, version in writes]
+        encode = partition_state.encode
+        ops = [Set(paths[i], encode(change.state), version) for i, change, version in writes]
         again: list[PartitionIndex] = []
         unsure: dict[PartitionIndex, tuple[Write, int]] = {}
         for (partition, change, version), result in zip(writes, await self._try_write(ops), strict=True):

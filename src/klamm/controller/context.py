@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from klamm.controller.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState
 from klamm.model.brokers import LiveBroker
@@ -40,6 +40,17 @@ class Counts(NamedTuple):
     replicas_to_delete: int = 0
     topics_ineligible_to_delete: int = 0
     replicas_ineligible_to_delete: int = 0
+
+
+class Columns(NamedTuple):
+    """The columns themselves, for loops over tens of thousands of partitions: a call per partition and column costs
+    more than the work. To be read, within one event."""
+
+    topic: Sequence[str]
+    number: Sequence[int]
+    state: Sequence[LeaderAndIsr | None]
+    zk_version: Sequence[int]
+    assigned: Sequence[Assignment]
 
 
 class ControllerContext:
@@ -74,6 +85,7 @@ class ControllerContext:
         self._partitions_with_state = 0
         self._offline = 0
         self._imbalanced = 0
+        self.columns: Final = Columns(self._topic, self._number, self._state, self._zk_version, self._assigned)
 
     # --- brokers ---
 
@@ -199,12 +211,11 @@ class ControllerContext:
     def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
         """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
         numbers = self._topics.setdefault(topic, {})
-        added = []
-        for number in sorted(assignments):
+        added = self._take_ids(topic, sorted(assignments))
+        for partition in added:
+            number = self._number[partition]
             assert number not in numbers, f"{topic}-{number} is known"
-            partition = self._take_id(topic, number)
             numbers[number] = partition
-            added.append(partition)
             self._assign(partition, assignments[number])
         return added
 
@@ -355,30 +366,34 @@ class ControllerContext:
             return False  # it cannot lead yet, so nothing is out of balance
         return state.leader != preferred
 
-    def _take_id(self, topic: str, number: int) -> PartitionIndex:
-        if self._free:
-            partition = self._free.pop()
+    def _take_ids(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
+        """Freed ones first; for the rest every column grows once."""
+        free = self._free
+        taken = [free.pop() for _ in range(min(len(free), len(numbers)))]
+        for partition, number in zip(taken, numbers, strict=False):
             self._topic[partition] = topic
             self._number[partition] = number
-            return partition
-        partition = len(self._topic)
-        self._topic.append(topic)
-        self._number.append(number)
-        self._state.append(None)
-        self._zk_version.append(-1)
-        self._assigned.append(_NONE)
-        self._partition_state.append(PartitionState.NON_EXISTENT)
+        first, unnamed = len(self._topic), numbers[len(taken) :]
+        count = len(unnamed)
+        self._topic += [topic] * count
+        self._number.extend(unnamed)
+        self._state += [None] * count
+        self._zk_version.extend([-1] * count)
+        self._assigned += [_NONE] * count
+        self._partition_state += bytes((PartitionState.NON_EXISTENT,)) * count
         for column in self._replica_state.values():
-            column.append(ReplicaState.NON_EXISTENT)
-        return partition
+            column += _NON_EXISTENT_REPLICA * count
+        taken += range(first, first + count)
+        return taken
 
     def _assign(self, partition: PartitionIndex, assignment: Assignment) -> None:
-        self._assigned[partition] = self._assignments.setdefault(assignment, assignment)
+        assignment = self._assigned[partition] = self._assignments.setdefault(assignment, assignment)
         for broker in assignment.replicas:
-            if broker not in self._on:
-                self._on[broker] = {}
+            on = self._on.get(broker)
+            if on is None:
+                on = self._on[broker] = {}
                 self._replica_column(broker)
-            self._on[broker][partition] = None
+            on[partition] = None
 
     def _replica_column(self, broker: BrokerId) -> bytearray:
         column = self._replica_state.get(broker)

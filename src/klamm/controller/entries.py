@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from klamm.controller import responses
 from klamm.controller.batch import RequestBatch, Stop
@@ -25,7 +25,7 @@ from klamm.controller.events import (
 )
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.partition import LeaderAndIsr
+from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire import control_encoders as wire
 from klamm.wire.apis import ApiKey
 
@@ -50,6 +50,14 @@ def versions_of(protocol: str) -> Versions:
     return Versions(4, 3 if (major, minor) >= (2, 6) else 2, 6)
 
 
+Entries: TypeAlias = tuple[dict[PartitionIndex, bytes], dict[PartitionIndex, bytes]]
+"""LeaderAndIsr entries of known replicas and of new ones."""
+
+Suffix: TypeAlias = tuple[bytes, LeaderAndIsr, Assignment]
+"""With the objects whose identities are its key: the context interns them, and hashing them would cost more than the
+rest of an entry. While a suffix is kept, so are they, and no other object can take their identity."""
+
+
 class RequestEncoder:
     """Of one term."""
 
@@ -59,12 +67,12 @@ class RequestEncoder:
         self._versions = versions_of(config.inter_broker_protocol_version)
         self._context = context
         self._controller_epoch = controller_epoch
-        self._leader_and_isr_suffixes: dict[tuple[object, ...], bytes] = {}
-        self._metadata_suffixes: dict[tuple[object, ...], bytes] = {}
+        self._leader_and_isr_suffixes: dict[tuple[int, int, int, bool], Suffix] = {}
+        self._metadata_suffixes: dict[tuple[int, int, int, bool, frozenset[BrokerId]], Suffix] = {}
 
     async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending. Who is no longer registered by now is left out."""
-        entries: dict[tuple[PartitionIndex, bool], bytes] = {}
+        entries: Entries = ({}, {})
         for broker, told in sorted(batch.leader_and_isr.items()):
             yield broker, await self._leader_and_isr(broker, told, entries)
         if batch.metadata_to:
@@ -86,20 +94,25 @@ class RequestEncoder:
         self,
         broker: BrokerId,
         told: Mapping[PartitionIndex, bool],
-        entries: dict[tuple[PartitionIndex, bool], bytes],
+        entries: Entries,
     ) -> ControlRequest:
         """`entries`: what other brokers of the same batch were told already."""
-        context = self._context
+        context, topic_of, state_of = self._context, self._context.columns.topic, self._context.columns.state
         topics: dict[str, list[bytes]] = {}
         leaders: set[BrokerId] = set()
-        for count, known in enumerate(told.items()):
-            entry = entries.get(known)
+        topic, of_topic = None, []
+        for count, (partition, is_new) in enumerate(told.items(), start=1):
+            made, state = entries[is_new], state_of[partition]
+            assert state is not None
+            entry = made.get(partition)
             if entry is None:
-                entry = entries[known] = self._leader_and_isr_entry(*known)
-            partition = known[0]
-            topics.setdefault(context.topic_of(partition), []).append(entry)
-            leaders.add(context.leader_of(partition))
-            if count % SLICE == SLICE - 1:
+                entry = made[partition] = self._leader_and_isr_entry(partition, state, is_new)
+            if topic_of[partition] is not topic:  # they come in runs
+                topic = topic_of[partition]
+                of_topic = topics.setdefault(topic, [])
+            of_topic.append(entry)
+            leaders.add(state.leader)
+            if count % SLICE == 0:
                 await asyncio.sleep(0)
         endpoints = []
         for leader in sorted(leaders & context.brokers.keys()):
@@ -112,50 +125,55 @@ class RequestEncoder:
         body = (head, wire.leader_and_isr_tail(version, _joined(topics), endpoints))
         return ControlRequest(ApiKey.LEADER_AND_ISR, version, body, partial(_leader_and_isr_answered, broker, epoch))
 
-    def _leader_and_isr_entry(self, partition: PartitionIndex, is_new: bool) -> bytes:
-        context = self._context
-        state, zk_version = context.state_of(partition), context.zk_version_of(partition)
-        assert state is not None
-        assignment = context.assignment_of(partition)
-        key = (state, zk_version, assignment, is_new)
+    def _leader_and_isr_entry(self, partition: PartitionIndex, state: LeaderAndIsr, is_new: bool) -> bytes:
+        columns = self._context.columns
+        zk_version, assignment = columns.zk_version[partition], columns.assigned[partition]
+        key = (id(state), zk_version, id(assignment), is_new)
         suffix = self._leader_and_isr_suffixes.get(key)
         if suffix is None:
             if len(self._leader_and_isr_suffixes) >= SUFFIXES_MAX:
                 self._leader_and_isr_suffixes.clear()
             version = self._versions.leader_and_isr
-            suffix = wire.leader_and_isr_suffix(version, state, zk_version, assignment, is_new)
-            self._leader_and_isr_suffixes[key] = suffix
-        return wire.pack_index(context.number_of(partition)) + suffix
+            encoded = wire.leader_and_isr_suffix(version, state, zk_version, assignment, is_new)
+            suffix = self._leader_and_isr_suffixes[key] = (encoded, state, assignment)
+        return wire.pack_index(columns.number[partition]) + suffix[0]
 
     # --- UpdateMetadata ---
 
     async def _metadata_topics(self, partitions: Iterable[PartitionIndex]) -> dict[str, list[bytes]]:
         topics: dict[str, list[bytes]] = {}
-        context, entry, live = self._context, self._metadata_entry, self._context.live
-        for count, partition in enumerate(partitions):
-            topics.setdefault(context.topic_of(partition), []).append(entry(partition, live))
-            if count % SLICE == SLICE - 1:
+        topic_of, encoded, live = self._context.columns.topic, self._metadata_entry, self._context.live
+        topic, of_topic = None, []
+        for count, partition in enumerate(partitions, start=1):
+            if topic_of[partition] is not topic:
+                topic = topic_of[partition]
+                of_topic = topics.setdefault(topic, [])
+            of_topic.append(encoded(partition, live))
+            if count % SLICE == 0:
                 await asyncio.sleep(0)
         return topics
 
     def _metadata_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
-        context = self._context
-        state, zk_version = context.state_of(partition), context.zk_version_of(partition)
+        context, columns = self._context, self._context.columns
+        state, zk_version, assignment = (
+            columns.state[partition],
+            columns.zk_version[partition],
+            columns.assigned[partition],
+        )
         assert state is not None
-        if context.topic_of(partition) in context.deleting:
-            state, zk_version = _during_deletion(state), 0
-        replicas = context.assignment_of(partition).replicas
-        online = context.live_for(partition, live)
-        key = (state, zk_version, replicas, online)
+        deleting = columns.topic[partition] in context.deleting
+        online = context.live_for(partition, live) if context.offline_dirs else live
+        key = (id(state), zk_version, id(assignment), deleting, online)
         suffix = self._metadata_suffixes.get(key)
         if suffix is None:
             if len(self._metadata_suffixes) >= SUFFIXES_MAX:
                 self._metadata_suffixes.clear()
-            offline = tuple(broker for broker in replicas if broker not in online)
+            offline = tuple(broker for broker in assignment.replicas if broker not in online)
+            said, said_version = (_during_deletion(state), 0) if deleting else (state, zk_version)
             version = self._versions.update_metadata
-            suffix = wire.update_metadata_suffix(version, state, zk_version, replicas, offline)
-            self._metadata_suffixes[key] = suffix
-        return wire.pack_index(context.number_of(partition)) + suffix
+            encoded = wire.update_metadata_suffix(version, said, said_version, assignment.replicas, offline)
+            suffix = self._metadata_suffixes[key] = (encoded, state, assignment)
+        return wire.pack_index(columns.number[partition]) + suffix[0]
 
     def _update_metadata(self, broker: BrokerId, tail: bytes) -> ControlRequest:
         version = self._versions.update_metadata

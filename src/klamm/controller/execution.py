@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import assert_never
+from itertools import islice
+from typing import Final, NamedTuple, assert_never
 
 from klamm.controller.batch import RequestBatch
-from klamm.controller.commit import Committed, Committer
+from klamm.controller.commit import Committed, Committer, Outcome
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.leadership import first_state
 from klamm.controller.records import Recorder
@@ -31,6 +33,7 @@ from klamm.controller.steps import (
     Step,
     Write,
     WriteNodes,
+    chunked,
 )
 from klamm.model.config import TopicConfig, topic_config
 from klamm.model.errors import ConfigError, KafkaError, ZNodeError
@@ -45,6 +48,17 @@ from klamm.zookeeper.znodes import topic as topic_znode
 log = logging.getLogger(__name__)
 
 Tell = Callable[[RequestBatch], Awaitable[None]]
+
+
+SLICES_IN_FLIGHT: Final = 3
+"""Of a step: one is read, one is written, one is applied and told."""
+METADATA_SLICE: Final = 10_000
+
+
+class _Slice(NamedTuple):
+    partitions: Sequence[PartitionIndex]
+    """Those whose transition is legal."""
+    outcome: Outcome
 
 
 class StepRunner:
@@ -74,18 +88,25 @@ class StepRunner:
         batch = RequestBatch()
         for step in decision:
             await self._wait_until_heard()
-            await self._run(step, batch)
-            if batch and getattr(step, "send", True):
-                await self._tell(batch)
-                batch = RequestBatch()
+            if isinstance(step, ChangeStates):
+                batch = await self._change_states(step, batch)
+            else:
+                await self._run(step, batch)
+                batch = await self._told(batch, send=getattr(step, "send", True))
             await asyncio.sleep(0)
-        if batch:
-            await self._tell(batch)
+        await self._told(batch, send=True)
+
+    async def _told(self, batch: RequestBatch, *, send: bool) -> RequestBatch:
+        """What the next step adds to."""
+        if not (batch and send):
+            return batch
+        await self._tell(batch)
+        return RequestBatch()
 
     async def _run(self, step: Step, batch: RequestBatch) -> None:
         match step:
             case ChangeStates():
-                await self._change_states(step, batch)
+                raise AssertionError("runs in slices, each with its own batch")
             case CreateStates():
                 await self._create_states(step, batch)
             case Move():
@@ -103,24 +124,49 @@ class StepRunner:
             case _:
                 assert_never(step)
 
-    async def _change_states(self, step: ChangeStates, batch: RequestBatch) -> None:
+    async def _change_states(self, step: ChangeStates, batch: RequestBatch) -> RequestBatch:
+        """In slices, a few of them on their way to ZooKeeper while the one before is applied and told. Slices share no
+        partition and a rule looks only at its own, so what is in flight cannot depend on what is not yet applied; they
+        are applied in order, and after an error none is."""
+        in_flight: deque[asyncio.Task[_Slice]] = deque()
+        try:
+            for partitions in chunked(step.partitions):
+                await self._wait_until_heard()
+                in_flight.append(asyncio.create_task(self._commit_slice(step, partitions)))
+                if len(in_flight) >= SLICES_IN_FLIGHT:
+                    batch = await self._finish_slice(step, await in_flight.popleft(), batch)
+            while in_flight:
+                batch = await self._finish_slice(step, await in_flight.popleft(), batch)
+        finally:
+            for task in in_flight:
+                task.cancel()
+            await asyncio.gather(*in_flight, return_exceptions=True)
+        return batch
+
+    async def _commit_slice(self, step: ChangeStates, partitions: Sequence[PartitionIndex]) -> _Slice:
+        """The context is only read here: other slices are in flight."""
         context = self._context
-        partitions: Sequence[PartitionIndex] = step.partitions
         if step.partition_to is not None:
             partitions, refused = context.may_move_partitions(partitions, step.partition_to)
             self._recorder.refused_partitions(context, refused, step.partition_to)
         if step.offline_on is not None:
             partitions, refused = context.may_move_replicas(step.offline_on, partitions, ReplicaState.OFFLINE)
             self._recorder.refused_replicas(context, step.offline_on, refused, ReplicaState.OFFLINE)
-            batch.add_stop_replica(context, step.offline_on, partitions, delete=False)
-            without_state = [i for i in partitions if context.state_of(i) is None]
+        with_state = [i for i in partitions if context.state_of(i) is not None]
+        return _Slice(partitions, await self._committer.change_states(context, with_state, step.rule, self._written))
+
+    async def _finish_slice(self, step: ChangeStates, done: _Slice, batch: RequestBatch) -> RequestBatch:
+        context = self._context
+        if step.offline_on is not None:
+            batch.add_stop_replica(context, step.offline_on, done.partitions, delete=False)
+            without_state = [i for i in done.partitions if context.state_of(i) is None]
             context.move_replicas(step.offline_on, without_state, ReplicaState.OFFLINE)
             if without_state:
                 batch.add_metadata(context, None, without_state)
-        partitions = [i for i in partitions if context.state_of(i) is not None]
-        outcome = await self._committer.change_states(context, partitions, step.rule, self._written)
-        self._recorder.not_elected(context, outcome.refused, step.cause)
-        self._apply_states(step, outcome.committed, batch)
+        self._recorder.not_elected(context, done.outcome.refused, step.cause)
+        self._apply_states(step, done.outcome.committed, batch)
+        await asyncio.sleep(0)
+        return await self._told(batch, send=step.send)
 
     def _apply_states(self, step: ChangeStates, committed: Sequence[Committed], batch: RequestBatch) -> None:
         context = self._context
@@ -188,7 +234,11 @@ class StepRunner:
         for broker, partitions in step.stop_replica.items():
             batch.add_stop_replica(context, broker, partitions, delete=step.delete)
         if step.metadata is not None:
-            batch.add_metadata(context, step.metadata_to, step.metadata)
+            batch.add_metadata(context, step.metadata_to, ())
+            told = iter(step.metadata)
+            while some := list(islice(told, METADATA_SLICE)):
+                batch.add_metadata(context, step.metadata_to, some)
+                await asyncio.sleep(0)
 
     async def _refresh_states(self, step: RefreshStates, batch: RequestBatch) -> None:
         context = self._context

@@ -44,8 +44,8 @@ def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch,
         yield CreateStates(cause=cause, partitions=chunk)
     yield from _observe_unclean(view, offline, cause)
     rule = offline_rule(view, controller_epoch)
-    for chunk in chunked(offline):
-        yield ChangeStates(cause=cause, partitions=chunk, rule=rule, partition_to=PartitionState.ONLINE)
+    if offline:
+        yield ChangeStates(cause=cause, partitions=offline, rule=rule, partition_to=PartitionState.ONLINE)
 
 
 def _observe_unclean(view: ControllerContext, offline: Sequence[PartitionIndex], cause: str) -> Decision:
@@ -85,9 +85,10 @@ def replicas_offline(
     brokers = sorted(broker for broker, partitions in replicas.items() if partitions)
     for broker in brokers:
         rule = removal_rule(view, controller_epoch, broker)
-        for chunk in chunked(replicas[broker]):
-            # With several brokers the batch waits for the last: each partition is told its final state, once.
-            yield ChangeStates(cause=cause, partitions=chunk, rule=rule, offline_on=broker, send=broker == brokers[-1])
+        # With several brokers the batch waits for the last: each partition is told its final state, once.
+        yield ChangeStates(
+            cause=cause, partitions=replicas[broker], rule=rule, offline_on=broker, send=broker == brokers[-1]
+        )
 
 
 def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:

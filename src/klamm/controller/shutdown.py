@@ -8,7 +8,7 @@ from __future__ import annotations
 from klamm.controller.context import ControllerContext
 from klamm.controller.leadership import controlled_shutdown_rule, replicas_offline
 from klamm.controller.states import PartitionState
-from klamm.controller.steps import ChangeStates, Decision, Move, chunked
+from klamm.controller.steps import ChangeStates, Decision, Move
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 
@@ -31,8 +31,8 @@ def on_controlled_shutdown(
     """The broker is among the shutting-down already."""
     led, followed = view.shared_by(broker)
     rule = controlled_shutdown_rule(view, controller_epoch)
-    for chunk in chunked(led):
-        yield ChangeStates(cause=cause, partitions=chunk, rule=rule, partition_to=PartitionState.ONLINE)
+    if led:
+        yield ChangeStates(cause=cause, partitions=led, rule=rule, partition_to=PartitionState.ONLINE)
     # All fetchers stop at once, before any ISR shrinks; the same StopReplica follows with each shrink.
     if followed:
         yield Move(cause=cause, stop_replica={broker: followed})
