@@ -15,12 +15,13 @@ from klamm.model.brokers import Broker, Endpoint
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.model.requests import RequestContext
+from klamm.net.client import BrokerConnection
 from klamm.net.listener import Listener
 from klamm.wire import control
-from klamm.wire.apis import ApiKey
+from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import ProtocolError
-from klamm.wire.messages import encode_response
+from klamm.wire.messages import decode_response, encode_request, encode_response
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id, registration
 
@@ -38,6 +39,7 @@ _ANSWERS = {
 class StubBroker:
     def __init__(self, broker: int, network: Network, clock: Clock, connect: Callable[[], ZooKeeperClient]) -> None:
         self.id = BrokerId(broker)
+        self._network = network
         self._clock = clock
         self._connect = connect
         self._zk: ZooKeeperClient | None = None
@@ -59,6 +61,20 @@ class StubBroker:
         endpoint = Endpoint(LISTENER, HOST, self._listener.port)
         document = broker_id.encode(Broker(self.id, (endpoint,)), self._clock.wall_ms())
         await registration.register(self._zk, self.id, document)
+
+    async def shut_down(self, controller: Endpoint) -> None:
+        """The request of a broker that wants to stop, until it is answered that nothing is led here any more."""
+        assert self._zk is not None
+        epoch = (await self._zk.get(broker_id.path(self.id))).stat.czxid
+        connection = BrokerConnection(self._network, controller.host, controller.port, "stub", self._clock)
+        await connection.connect()
+        version = APIS[ApiKey.CONTROLLED_SHUTDOWN].max_version
+        asked = control.ControlledShutdownRequest(broker_id=self.id, broker_epoch=epoch)
+        body = await connection.request(ApiKey.CONTROLLED_SHUTDOWN, version, [encode_request(asked, version)])
+        answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, version, body)
+        await connection.close()
+        if answer.error_code or answer.remaining_partitions:
+            raise ProtocolError(f"controlled shutdown of {self.id} was answered {answer}")
 
     async def leave(self) -> None:
         """The session ends, and with it the registration: what a controller sees of a broker that died."""
