@@ -32,6 +32,7 @@ from klamm.model.ids import (
     EPOCH_DURING_DELETE,
     INITIAL_CONTROLLER_EPOCH,
     NO_EPOCH,
+    NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
@@ -365,7 +366,9 @@ class ReplicaManager:
                 followers.append(partition)
             else:
                 # The log stays open, so that its high watermark stays in the checkpoint; nothing else changes.
-                log.error("%s: leader %d is not alive, order not followed", order.partition, order.state.leader)
+                # Without any leader (-1) that is the normal order between a death and an election.
+                level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
+                log.log(level, "%s: leader %d is not alive, nobody to follow", order.partition, order.state.leader)
                 partition.log = opened
                 continue
             changes.append(self._change(partition, before, cause))

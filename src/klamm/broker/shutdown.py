@@ -71,7 +71,8 @@ class ControlledShutdown:
             await connection.close()
         answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, VERSION, body)
         if answer.error_code != ErrorCode.NONE:
-            log.warning("controller %s refuses the shutdown: error %d", controller, answer.error_code)
+            name = ErrorCode(answer.error_code).name
+            log.warning("controller %s refuses the shutdown: %s", controller, name)
             return False
         if answer.remaining_partitions:
             log.info("%d partitions still have their leader here", len(answer.remaining_partitions))
