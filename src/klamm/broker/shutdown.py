@@ -71,8 +71,9 @@ class ControlledShutdown:
             await connection.close()
         answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, VERSION, body)
         if answer.error_code != ErrorCode.NONE:
-            name = ErrorCode(answer.error_code).name
-            log.warning("controller %s refuses the shutdown: %s", controller, name)
+            names = {int(code): code.name for code in ErrorCode}  # a newer controller may send codes that we do not know
+            reason = names.get(answer.error_code, f"error {answer.error_code}")
+            log.warning("controller %s refuses the shutdown: %s", controller, reason)
             return False
         if answer.remaining_partitions:
             log.info("%d partitions still have their leader here", len(answer.remaining_partitions))
