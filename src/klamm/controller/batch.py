@@ -61,14 +61,20 @@ class RequestBatch:
         self.metadata.update([(i, None) for i in partitions if state_of[i] is not None])
 
     def add_stop_replica(
-        self, view: ControllerContext, broker: BrokerId, partitions: Iterable[PartitionIndex], *, delete: bool
+        self,
+        view: ControllerContext,
+        broker: BrokerId,
+        partitions: Iterable[PartitionIndex],
+        *,
+        delete: bool,
+        any_epoch: bool = False,
     ) -> None:
         if broker not in view.brokers:
             return
         stops = self.stop_replica.setdefault(broker, {})
         for partition in partitions:
             state = view.state_of(partition)
-            epoch = NO_EPOCH if state is None else state.leader_epoch
+            epoch = NO_EPOCH if state is None or any_epoch else state.leader_epoch
             if view.topic_of(partition) in view.deleting:
                 epoch = EPOCH_DURING_DELETE
             known = stops.get(partition)

@@ -63,6 +63,9 @@ class ControllerContext:
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
 
+        self.reassigning: set[PartitionIndex] = set()
+        """Partitions whose assignment adds or removes replicas."""
+
         self.unclean_allowed: dict[str, bool] = {}
         """Of topics whose configuration was looked at, because no replica in their ISR lived."""
 
@@ -224,6 +227,7 @@ class ControllerContext:
         for broker in self._assigned[partition].replicas:
             if broker not in assignment.replicas:
                 self._on[broker].pop(partition, None)
+        self.reassigning.discard(partition)
         self._assign(partition, assignment)
         self._imbalanced += self._counts_as_imbalanced(partition)
 
@@ -394,6 +398,8 @@ class ControllerContext:
                 on = self._on[broker] = {}
                 self._replica_column(broker)
             on[partition] = None
+        if assignment.adding or assignment.removing:
+            self.reassigning.add(partition)
 
     def _replica_column(self, broker: BrokerId) -> bytearray:
         column = self._replica_state.get(broker)
@@ -407,6 +413,7 @@ class ControllerContext:
             self._imbalanced -= self._counts_as_imbalanced(partition)
         self._offline -= self._partition_state[partition] == PartitionState.OFFLINE
         self._leaderless.discard(partition)
+        self.reassigning.discard(partition)
         for broker in self._assigned[partition].replicas:
             self._on[broker].pop(partition, None)
         for column in self._replica_state.values():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -26,11 +26,14 @@ from klamm.controller.channels import Channels
 from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
 from klamm.controller.context import Counts
 from klamm.controller.events import (
+    AlterReassignments,
     ControlledShutdown,
     ControllerChange,
     ControllerEvent,
     Crashed,
+    ElectLeaders,
     Expire,
+    ListReassignments,
     Reelect,
     RegisterBrokerAndReelect,
     Startup,
@@ -43,12 +46,14 @@ from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.errors import (
     ConnectionLoss,
     ControllerMoved,
+    KafkaError,
     NodeExists,
     SessionExpired,
     ZNodeError,
     ZooKeeperError,
 )
 from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, NO_LEADER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.partition import Assignment
 from klamm.model.ports import (
     Check,
     Clock,
@@ -103,6 +108,8 @@ class ControllerStatistics(NamedTuple):
     counts: Counts
     deletions: tuple[tuple[str, str], ...]
     """Topics being deleted, and what each waits for."""
+    reassignments: tuple[tuple[str, str], ...]
+    """Partitions being reassigned, and what each waits for."""
 
 
 class Controller:
@@ -155,6 +162,31 @@ class Controller:
         self._queue.put_nowait(ControlledShutdown(broker, broker_epoch, reply))
         return await reply
 
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Per partition None, or why not; a target of None cancels. Raises KafkaError if we are not the controller."""
+        reply: asyncio.Future[dict[TopicPartition, KafkaError | None]] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(AlterReassignments(targets, reply))
+        return await reply
+
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, Assignment]:
+        """Those of them, or of all, that are being reassigned. Raises KafkaError."""
+        reply: asyncio.Future[dict[TopicPartition, Assignment]] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(ListReassignments(None if partitions is None else frozenset(partitions), reply))
+        return await reply
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, BrokerId | KafkaError]:
+        """Who leads now, or why nobody was elected. Raises KafkaError."""
+        reply: asyncio.Future[dict[TopicPartition, BrokerId | KafkaError]] = asyncio.get_running_loop().create_future()
+        named = None if partitions is None else frozenset(partitions)
+        self._queue.put_nowait(ElectLeaders(named, unclean, reply))
+        return await reply
+
     def statistics(self) -> ControllerStatistics:
         term = self._term
         return ControllerStatistics(
@@ -166,6 +198,7 @@ class Controller:
             len(self._queue),
             self._counts(),
             term.deletions() if term else (),
+            term.reassignments.waiting() if term else (),
         )
 
     # --- life ---

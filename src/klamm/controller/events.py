@@ -7,13 +7,14 @@ read, and a second one that waits is merged into the first. An event with a call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
+from klamm.model.partition import Assignment
 
 
 class ControllerState(IntEnum):
@@ -24,10 +25,14 @@ class ControllerState(IntEnum):
     BROKER_CHANGE = 2
     TOPIC_CHANGE = 3
     TOPIC_DELETION = 4
+    PARTITION_REASSIGNMENT = 5
+    AUTO_LEADER_BALANCE = 6
+    MANUAL_LEADER_BALANCE = 7
     CONTROLLED_SHUTDOWN = 8
     ISR_CHANGE = 9
     LEADER_AND_ISR_RESPONSE = 10
     LOG_DIR_CHANGE = 11
+    LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE = 16
 
 
@@ -36,10 +41,14 @@ TIMER_NAMES = {
     ControllerState.BROKER_CHANGE: "LeaderElectionRateAndTimeMs",
     ControllerState.TOPIC_CHANGE: "TopicChangeRateAndTimeMs",
     ControllerState.TOPIC_DELETION: "TopicDeletionRateAndTimeMs",
+    ControllerState.PARTITION_REASSIGNMENT: "PartitionReassignmentRateAndTimeMs",
+    ControllerState.AUTO_LEADER_BALANCE: "AutoLeaderBalanceRateAndTimeMs",
+    ControllerState.MANUAL_LEADER_BALANCE: "ManualLeaderBalanceRateAndTimeMs",
     ControllerState.CONTROLLED_SHUTDOWN: "ControlledShutdownRateAndTimeMs",
     ControllerState.ISR_CHANGE: "IsrChangeRateAndTimeMs",
     ControllerState.LEADER_AND_ISR_RESPONSE: "LeaderAndIsrResponseReceivedRateAndTimeMs",
     ControllerState.LOG_DIR_CHANGE: "LogDirChangeRateAndTimeMs",
+    ControllerState.LIST_PARTITION_REASSIGNMENT: "ListPartitionReassignmentRateAndTimeMs",
 }
 """Kafka's names; none for Idle and for answers to UpdateMetadata."""
 
@@ -193,6 +202,74 @@ class ControlledShutdown(_Event):
             self.reply.set_exception(error)
 
 
+@dataclass(frozen=True, slots=True)
+class ZkPartitionReassignment(_Event):
+    """/admin/reassign_partitions appeared, changed or went."""
+
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentIsrChange(_Event):
+    """The state of a partition changed that is, or was, being reassigned."""
+
+    partition: TopicPartition
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlterReassignments(_Event):
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    """None: cancel."""
+    reply: asyncio.Future[dict[TopicPartition, KafkaError | None]] = field(repr=False)
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+    def preempt(self) -> None:
+        _not_controller(self.reply)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListReassignments(_Event):
+    partitions: frozenset[TopicPartition] | None
+    """None: all."""
+    reply: asyncio.Future[dict[TopicPartition, Assignment]] = field(repr=False)
+    state = ControllerState.LIST_PARTITION_REASSIGNMENT
+
+    def preempt(self) -> None:
+        _not_controller(self.reply)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElectLeaders(_Event):
+    partitions: frozenset[TopicPartition] | None
+    """None: all that need it."""
+    unclean: bool
+    reply: asyncio.Future[dict[TopicPartition, BrokerId | KafkaError]] = field(repr=False)
+    state = ControllerState.MANUAL_LEADER_BALANCE
+
+    def preempt(self) -> None:
+        _not_controller(self.reply)
+
+
+@dataclass(frozen=True, slots=True)
+class ZkPreferredElection(_Event):
+    """/admin/preferred_replica_election appeared, changed or went."""
+
+    state = ControllerState.MANUAL_LEADER_BALANCE
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLeaders(_Event):
+    """The clock of leader.imbalance.check.interval.seconds."""
+
+    state = ControllerState.AUTO_LEADER_BALANCE
+
+
+def _not_controller(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller."))
+
+
 ControllerEvent: TypeAlias = (
     Startup
     | ControllerChange
@@ -212,4 +289,11 @@ ControllerEvent: TypeAlias = (
     | StopReplicaResponse
     | UpdateMetadataResponse
     | ControlledShutdown
+    | ZkPartitionReassignment
+    | ReassignmentIsrChange
+    | AlterReassignments
+    | ListReassignments
+    | ElectLeaders
+    | ZkPreferredElection
+    | BalanceLeaders
 )

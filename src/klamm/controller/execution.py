@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
+from klamm.controller.assignments import write_assignments
 from klamm.controller.batch import RequestBatch
 from klamm.controller.commit import Committed, Committer, Outcome
 from klamm.controller.context import ControllerContext, PartitionIndex
@@ -21,6 +22,7 @@ from klamm.controller.leadership import first_state
 from klamm.controller.records import Recorder
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.controller.steps import (
+    Assign,
     ChangeStates,
     CreateStates,
     Decision,
@@ -37,7 +39,7 @@ from klamm.controller.steps import (
 )
 from klamm.model.config import TopicConfig, topic_config
 from klamm.model.errors import ConfigError, KafkaError, ZNodeError
-from klamm.model.partition import LeaderAndIsr
+from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Delete, Set
 from klamm.telemetry.metrics import Meter
 from klamm.zookeeper.znodes import config as config_znode
@@ -111,6 +113,8 @@ class StepRunner:
                 await self._create_states(step, batch)
             case Move():
                 await self._move(step, batch)
+            case Assign():
+                await self._assign(step)
             case RefreshStates():
                 await self._refresh_states(step, batch)
             case ObserveTopicConfigs():
@@ -229,16 +233,34 @@ class StepRunner:
             self._recorder.refused_replicas(context, broker, refused, step.replica_to)
             await asyncio.sleep(0)
         for broker, partitions in step.leader_and_isr.items():
-            batch.add_leader_and_isr_on(context, broker, partitions)
+            if step.is_new:
+                for partition in partitions:
+                    batch.add_leader_and_isr(context, partition, (broker,), is_new=True)
+            else:
+                batch.add_leader_and_isr_on(context, broker, partitions)
             await asyncio.sleep(0)
         for broker, partitions in step.stop_replica.items():
-            batch.add_stop_replica(context, broker, partitions, delete=step.delete)
+            batch.add_stop_replica(context, broker, partitions, delete=step.delete, any_epoch=step.any_epoch)
         if step.metadata is not None:
             batch.add_metadata(context, step.metadata_to, ())
             told = iter(step.metadata)
             while some := list(islice(told, METADATA_SLICE)):
                 batch.add_metadata(context, step.metadata_to, some)
                 await asyncio.sleep(0)
+
+    async def _assign(self, step: Assign) -> None:
+        context = self._context
+        failed: Mapping[str, str] = {}
+        if step.durable:
+            wanted: dict[str, dict[int, Assignment]] = {}
+            for i, assignment in step.assignments.items():
+                wanted.setdefault(context.topic_of(i), {})[context.number_of(i)] = assignment
+            failed = await write_assignments(self._committer, wanted)
+            for topic, reason in failed.items():
+                self._recorder.decision("assignment-not-written", step.cause, detail=f"{topic}: {reason}")
+        for i, assignment in step.assignments.items():
+            if context.topic_of(i) not in failed:
+                context.replace_assignment(i, assignment)
 
     async def _refresh_states(self, step: RefreshStates, batch: RequestBatch) -> None:
         context = self._context

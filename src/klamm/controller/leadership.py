@@ -15,7 +15,9 @@ from klamm.controller.elections import (
     NoLeader,
     UncleanElection,
     elect_for_controlled_shutdown,
+    elect_for_reassignment,
     elect_offline,
+    elect_preferred,
 )
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.controller.steps import (
@@ -91,7 +93,8 @@ def replicas_offline(
         )
 
 
-def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, by_request: bool = False) -> Rule:
+    """`by_request`: somebody asked for this unclean election by name, whatever the topic says."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -100,7 +103,7 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> 
         result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
         if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
             # Only now does the topic's configuration matter. Not looked at means no: the next trigger looks.
-            unclean = UncleanElection(view.unclean_allowed.get(view.topic_of(partition), False))
+            unclean = UncleanElection(by_request or view.unclean_allowed.get(view.topic_of(partition), False))
             result = elect_offline(assigned, state.isr, online, unclean)
         return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
 
@@ -118,6 +121,53 @@ def controlled_shutdown_rule(view: ControllerContext, controller_epoch: Controll
         return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
 
     return _unless_newer(controller_epoch, rule)
+
+
+def preferred_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+    live = view.live
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        assigned = view.assignment_of(partition).replicas
+        if assigned and state.leader == assigned[0] and state.leader in live:
+            return Keep(state)  # it leads already; asked again only after a conflict
+        result = elect_preferred(assigned, state.isr, view.live_for(partition, live))
+        return _led_by(result, state, controller_epoch, assigned)
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def epoch_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+    """The next epoch and nothing else, so that brokers listen to an assignment that changed."""
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        return Write(_next(state, controller_epoch), view.assignment_of(partition).replicas)
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def reassigned_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+    """The assignment is the target by now: a leader that is in it and lives stays, else one of it is elected."""
+    live = view.live
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        target = view.assignment_of(partition).replicas
+        online = view.live_for(partition, live)
+        if state.leader in target and state.leader in online:
+            return Write(_next(state, controller_epoch), target)
+        return _led_by(elect_for_reassignment(target, state.isr, online), state, controller_epoch, target)
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def unless_last_in_sync(rule: Rule, staying: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
+    """A replica is given up only while one that stays is in the ISR: else acknowledged records would go with it."""
+
+    def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        if not any(broker in state.isr for broker in staying[partition]):
+            return Refuse(f"none of {list(staying[partition])} is in ISR {list(state.isr)}")
+        return rule(partition, state)
+
+    return guarded
 
 
 def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, broker: BrokerId) -> Rule:
@@ -154,6 +204,10 @@ def _led_by(
         return Refuse(result.reason)
     elected = LeaderAndIsr(result.leader, LeaderEpoch(state.leader_epoch + 1), result.isr, controller_epoch)
     return Write(elected, recipients, result.unclean)
+
+
+def _next(state: LeaderAndIsr, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
+    return state._replace(leader_epoch=LeaderEpoch(state.leader_epoch + 1), controller_epoch=controller_epoch)
 
 
 def _unless_newer(controller_epoch: ControllerEpoch, rule: Rule) -> Rule:

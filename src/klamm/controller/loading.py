@@ -51,7 +51,7 @@ class Reader:
     async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
         return await until_connected(lambda: self._zk.get_many(paths)) if paths else []
 
-    async def _watched(self, paths: Sequence[str]) -> list[Node | None]:
+    async def watched(self, paths: Sequence[str]) -> list[Node | None]:
         return await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
@@ -59,7 +59,7 @@ class Reader:
         know does not die of an edited registration: while its epoch is the same, it is what it was."""
         names = await self.names(broker_id.PARENT)
         paths = [f"{broker_id.PARENT}/{name}" for name in names]
-        nodes = await self._watched(paths)
+        nodes = await self.watched(paths)
         brokers: dict[BrokerId, LiveBroker] = {}
         for path, node in zip(paths, nodes, strict=True):
             if node is None:
@@ -84,7 +84,7 @@ class Reader:
     async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
         """None is left out for being bad: a topic whose znode cannot be read has no partitions, until it is mended."""
         paths = [topic_znode.path(topic) for topic in topics]
-        nodes = await self._watched(paths)
+        nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}
         for topic, path, node in zip(topics, paths, nodes, strict=True):
             if node is None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from klamm.controller.context import PartitionIndex
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.model.ids import BrokerId
-from klamm.model.partition import LeaderAndIsr
+from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Op
 
 T = TypeVar("T")
@@ -80,8 +80,13 @@ class Move:
     replicas: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
     replica_to: ReplicaState | None = None
     leader_and_isr: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
+    is_new: bool = False
+    """Those who hear LeaderAndIsr never had the replica: they may put it on any directory (KAFKA-10314)."""
     stop_replica: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
     delete: bool = False
+    any_epoch: bool = False
+    """StopReplica without a leader epoch: the replica may have heard the current one, and an equal epoch is ignored by
+    brokers that compare (KAFKA-13972)."""
     metadata: Iterable[PartitionIndex] | None = None
     """UpdateMetadata for these; empty still sends the live brokers; None sends none."""
     metadata_to: Sequence[BrokerId] | None = None
@@ -89,6 +94,16 @@ class Move:
     fenced: bool = False
     send: bool = True
     """As in ChangeStates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Replica lists of partitions: the topic znode first, then the context; where the write fails, neither."""
+
+    cause: str
+    assignments: Mapping[PartitionIndex, Assignment]
+    durable: bool = True
+    """False: the context only, for brokers that must hear a list before ZooKeeper may forget the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +147,15 @@ class ForgetTopics:
 
 
 Step: TypeAlias = (
-    ChangeStates | CreateStates | Move | RefreshStates | ObserveTopicConfigs | WriteNodes | RemoveTopics | ForgetTopics
+    ChangeStates
+    | CreateStates
+    | Move
+    | Assign
+    | RefreshStates
+    | ObserveTopicConfigs
+    | WriteNodes
+    | RemoveTopics
+    | ForgetTopics
 )
 Decision: TypeAlias = Iterator[Step] | Generator[Step, None, None]
 

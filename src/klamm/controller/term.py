@@ -17,25 +17,34 @@ from klamm.controller.batch import RequestBatch
 from klamm.controller.channels import Channels
 from klamm.controller.commit import Committer
 from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.election_events import Elections
 from klamm.controller.entries import RequestEncoder
 from klamm.controller.events import (
+    AlterReassignments,
+    BalanceLeaders,
     BrokerChange,
     BrokerModifications,
     ControlledShutdown,
     ControllerEvent,
+    ElectLeaders,
     IsrChangeNotification,
     LeaderAndIsrResponse,
+    ListReassignments,
     LogDirEventNotification,
     PartitionModifications,
+    ReassignmentIsrChange,
     RetryDeletions,
     StopReplicaResponse,
     TopicChange,
     TopicDeletion,
     UpdateMetadataResponse,
+    ZkPartitionReassignment,
+    ZkPreferredElection,
 )
 from klamm.controller.execution import StepRunner
 from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online
 from klamm.controller.loading import Reader, load
+from klamm.controller.reassignment_events import Reassignments
 from klamm.controller.records import Recorder
 from klamm.controller.steps import Decision, Move
 from klamm.model.brokers import LiveBroker
@@ -49,6 +58,7 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 RETRY_INTERVAL_S: Final = 30.0
 """Slow on purpose: what it retries waits for a broker or a disk, and an operator reads minutes, not seconds."""
+FIRST_BALANCE_S: Final = 5.0
 GC_THRESHOLD_WHILE_LOADING: Final = 100_000
 
 
@@ -87,7 +97,10 @@ class Term:
             wait_until_heard,
             unclean_elections,
         )
-        self._timer: asyncio.Task[None] | None = None
+        parts = (self.context, self.epoch, self._reader, self.runner, recorder)
+        self.reassignments = Reassignments(*parts)
+        self._elections = Elections(*parts)
+        self._timers: list[asyncio.Task[None]] = []
 
     # --- beginning and end ---
 
@@ -109,32 +122,45 @@ class Term:
             self._channels.open(live)
         self._recorder.decision("controller-loaded", cause, started=started, counts=self._sizes())
         marked = await self._marked_topics()
-        await self.runner.run(self._take_over(marked, cause))
-        self._timer = asyncio.create_task(self._retry_now_and_then(), name="controller-retries")
+        await self.runner.run(self._take_over(cause))
+        await self.reassignments.take_over(cause)
+        enabled = self._config.delete_topic_enable
+        await self.runner.run(
+            deletion.on_topic_deletion(self.context, self.epoch, marked, enabled=enabled, cause=cause, retry=True)
+        )
+        await self._elections.on_znode()
+        self._timers.append(asyncio.create_task(self._retry_now_and_then(), name="controller-retries"))
+        if self._config.auto_leader_rebalance_enable:
+            self._timers.append(asyncio.create_task(self._balance_now_and_then(), name="controller-balance"))
         self._recorder.decision("controller-failover", cause, started=started, counts=self._sizes())
 
-    def _take_over(self, marked: list[str], cause: str) -> Decision:
+    def _take_over(self, cause: str) -> Decision:
         view, epoch = self.context, self.epoch
         yield Move(cause=cause, metadata=())
         replicas = {broker: view.partitions_on(broker) for broker in view.assigned_brokers}
         yield from replicas_online(view, {b: ids for b, ids in replicas.items() if view.is_live(b)}, cause)
         yield from replicas_offline(view, epoch, {b: ids for b, ids in replicas.items() if not view.is_live(b)}, cause)
         yield from elect_leaderless(view, epoch, cause)
-        enabled = self._config.delete_topic_enable
-        yield from deletion.on_topic_deletion(view, epoch, marked, enabled=enabled, cause=cause, retry=True)
 
     async def close(self) -> None:
         """Requests that wait are dropped: the next controller tells everything again."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
         await self._channels.close()
         gc.unfreeze()  # else a context would stay for ever: its parts refer to each other
 
     async def _retry_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(RETRY_INTERVAL_S)
-            if self.context.deleting or self.context.leaderless():
+            if self.context.deleting or self.context.reassigning or self.context.leaderless():
                 self._enqueue(RetryDeletions())
+
+    async def _balance_now_and_then(self) -> None:
+        pause = FIRST_BALANCE_S
+        while True:
+            await asyncio.sleep(pause)
+            self._enqueue(BalanceLeaders())
+            pause = self._config.leader_imbalance_check_interval_seconds
 
     async def _tell(self, batch: RequestBatch) -> None:
         async for broker, request in self._encoder.seal(batch):
@@ -178,6 +204,20 @@ class Term:
                     self._recorder.request_refused("UpdateMetadata", event.broker, event.error)
             case ControlledShutdown():
                 await self._on_controlled_shutdown(event)
+            case AlterReassignments():
+                await self.reassignments.on_call(event)
+            case ListReassignments():
+                self.reassignments.on_list(event)
+            case ZkPartitionReassignment():
+                await self.reassignments.on_znode("reassignment by znode")
+            case ReassignmentIsrChange(partition):
+                await self.reassignments.on_isr_change(partition)
+            case ElectLeaders():
+                await self._elections.on_call(event)
+            case ZkPreferredElection():
+                await self._elections.on_znode()
+            case BalanceLeaders():
+                await self._elections.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
             case _:
                 raise AssertionError(f"{event} is no event of an active controller")
 
@@ -196,12 +236,14 @@ class Term:
             cause = f"broker start {list(change.new)}"
             self._admit(change.new, registered)
             await run(brokers.on_broker_startup(context, self.epoch, change.new, cause))
+            await self.reassignments.on_broker_startup(change.new, cause)
         if change.bounced:
             cause = f"broker bounce {list(change.bounced)}"
             self._dismiss(change.bounced)
             await run(brokers.on_broker_failure(context, self.epoch, change.bounced, cause))
             self._admit(change.bounced, registered)
             await run(brokers.on_broker_startup(context, self.epoch, change.bounced, cause))
+            await self.reassignments.on_broker_startup(change.bounced, cause)
         if change.dead:
             cause = f"broker failure {list(change.dead)}"
             self._dismiss(change.dead)
@@ -290,6 +332,7 @@ class Term:
     async def _on_retry(self) -> None:
         cause = "retry"
         await self.runner.run(elect_leaderless(self.context, self.epoch, cause))
+        await self.reassignments.resume(self.context.reassigning, cause)
         await self.runner.run(deletion.resume_deletions(self.context, self.epoch, cause, retry=True))
 
     async def _on_isr_change(self) -> None:

@@ -17,13 +17,25 @@ from klamm.controller.events import (
     IsrChangeNotification,
     LogDirEventNotification,
     PartitionModifications,
+    ReassignmentIsrChange,
     Reelect,
     TopicChange,
     TopicDeletion,
+    ZkPartitionReassignment,
+    ZkPreferredElection,
 )
 from klamm.model.errors import ZNodeError
+from klamm.model.ids import TopicPartition
 from klamm.model.ports import WatchEvent, WatchKind
-from klamm.zookeeper.znodes import broker_id, controller, delete_topics, isr_change, log_dir_event
+from klamm.zookeeper.znodes import (
+    broker_id,
+    controller,
+    delete_topics,
+    isr_change,
+    log_dir_event,
+    preferred_replica_election,
+    reassign_partitions,
+)
 from klamm.zookeeper.znodes import topic as topic_znode
 
 CHILDREN: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
@@ -41,16 +53,35 @@ DATA: Final[Mapping[str, Callable[[str], ControllerEvent]]] = {
 """By the parent of the path; the deletion of such a node is news of its parent's children, not of its data."""
 
 
+NODES: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
+    reassign_partitions.PATH: ZkPartitionReassignment,
+    preferred_replica_election.PATH: ZkPreferredElection,
+}
+"""Whatever happens to them, their deletion included: whoever reads them again watches for the next one."""
+
+
 def event_of(watched: WatchEvent) -> ControllerEvent | None:
     if watched.path == controller.PATH:
         return Reelect() if watched.kind is WatchKind.DELETED else ControllerChange()
+    if watched.path in NODES:
+        return NODES[watched.path]()
     if watched.kind is WatchKind.CHILDREN_CHANGED:
         event = CHILDREN.get(watched.path)
         return event() if event else None
     parent, _, name = watched.path.rpartition("/")
-    if watched.kind is WatchKind.DELETED or parent not in DATA:
+    if watched.kind is WatchKind.DELETED:
         return None
+    if parent not in DATA:
+        return _event_of_state(watched.path)
     try:
         return DATA[parent](name)
     except ZNodeError:
         return None  # a child whose name is no broker id; BrokerChange has reported it
+
+
+def _event_of_state(path: str) -> ControllerEvent | None:
+    """/brokers/topics/<topic>/partitions/<number>/state: watched while the partition is reassigned."""
+    match path.removeprefix(f"{topic_znode.PARENT}/").split("/"):
+        case [topic, "partitions", number, "state"]:
+            return ReassignmentIsrChange(TopicPartition(topic, int(number)))
+    return None

@@ -187,6 +187,8 @@ class SimulatedCluster:
         self.checker = Checker(self.clock, self.read)
         self.nodes = [Node(self, BrokerId(number)) for number in range(1, scenario.nodes + 1)]
         self.topics: set[str] = set()
+        self.in_doubt: set[str] = set()
+        """Topics whose deletion was asked for without an answer: the request may still be applied."""
         self.created = self.deleted = self.crashes = self.expiries = 0
         self._violation: BaseException | None = None
 
@@ -286,6 +288,8 @@ class SimulatedCluster:
             if await self._as_operator("delete", name, None):
                 self.topics.discard(name)
                 self.deleted += 1
+            else:
+                self.in_doubt.add(name)
 
     async def _as_operator(self, what: str, topic: str, document: bytes | None) -> bool:
         """A tool with a session of its own. A lost reply leaves it in doubt, and it asks."""
@@ -326,7 +330,8 @@ class SimulatedCluster:
         if any(path.startswith(f"{delete_topics.PARENT}/") for path in tree.nodes):
             return False
         live = {node.id for node in self.nodes}
-        return all(self._is_led(name, live) for name in self.topics)
+        gone = {name for name in self.in_doubt if self.read(topic_znode.path(name)) is None}
+        return all(self._is_led(name, live) for name in self.topics - gone)
 
     def _is_led(self, topic: str, live: set[BrokerId]) -> bool:
         for index in range(self.scenario.partitions):
