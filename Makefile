@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test interop soak cases jars check fmt lock clean
+.PHONY: help install up test interop soak cases mutants jars check fmt lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ soak: jars  ## the whole suite with the full counts; takes hours
 
 cases: $(STAMP)  ## behaviour case -> the tests that prove it
 	@$(BIN)/python scripts/cases.py
+
+mutants: jars  ## known mistakes, made one by one in a copy: each must turn its tests red; ARGS picks some by a word
+	@$(BIN)/python scripts/mutants.py $(ARGS)
 
 jars: $(STAMP)  ## Apache Kafka's and Spark's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars

@@ -307,6 +307,28 @@ def answer_with_node(server: ScriptedServer, client: ZooKeeperClient) -> None:
     server.answers[OpCode.SET_WATCHES] = reply()
 
 
+def test_no_new_session_is_asked_for_before_every_listener_has_put_the_old_one_away() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        slow, listener = Listener(server), Listener(server)
+        put_away = asyncio.Event()
+
+        async def before_new_session() -> None:
+            await put_away.wait()
+
+        slow.before_new_session = before_new_session  # type: ignore[method-assign]
+        client.add_session_listener(slow)
+        client.add_session_listener(listener)
+        server.gone.add(100)
+        server.links[0].abort()
+        await asyncio.sleep(5)
+        assert (len(server.connects), listener.seen) == (2, [])  # the second was told that its session is gone
+        put_away.set()
+        await asyncio.sleep(0.1)
+        assert listener.seen == ["before, 1 made", "after, 2 made"]
+
+    play(scenario)
+
+
 def test_another_session_id_is_no_resumption() -> None:
     async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
         listener = Listener(server)

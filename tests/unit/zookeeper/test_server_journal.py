@@ -199,6 +199,20 @@ def test_a_changed_byte_stops_the_start(tmp_path: Path) -> None:
     opened(tmp_path)[1].close()
 
 
+def test_a_missing_record_stops_the_start(tmp_path: Path) -> None:
+    database, journal = opened(tmp_path)
+    path, ends = segment(tmp_path), [0]
+    for _ in range(4):
+        database.spend_zxid()
+        journal.flush()
+        ends.append(path.stat().st_size)
+    journal.close()
+    data = path.read_bytes()
+    path.write_bytes(data[: ends[2]] + data[ends[3] :])
+    with pytest.raises(JournalDamaged, match="0x4 follows 0x2"):
+        opened(tmp_path)
+
+
 def test_snapshots_replace_what_they_contain(tmp_path: Path) -> None:
     database, journal = opened(tmp_path, segment_bytes_max=2000)
     for number in range(20):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.model.ports import OPEN_ACL, WatchKind
-from klamm.zookeeper.server.tree import Event
+from klamm.zookeeper.server.tree import Event, NodeCreated, Transaction, Tree
 from klamm.zookeeper.server.watches import Mode, WatchTable
 
 PATHS = ("/", "/a", "/a/b", "/a/b/c", "/ab")
@@ -96,3 +96,32 @@ def test_a_mode_is_taken_away_without_the_others() -> None:
     assert table.data.discard("/a", "x", Mode.ONE_SHOT)
     assert not table.data.discard("/a", "x", Mode.ONE_SHOT)
     assert table.data.has("/a", "x", Mode.PERSISTENT)
+
+
+def test_set_again_fires_only_for_what_is_newer_than_the_zxid() -> None:
+    """The zxid is that of the reply which gave the client its state: a change at that very zxid was in it."""
+    tree = Tree()
+    tree.apply(NodeCreated("/a", b"", OPEN_ACL, 0, False), Transaction(7, 0))
+    tree.apply(NodeCreated("/a/b", b"", OPEN_ACL, 0, False), Transaction(9, 0))
+    told: list[tuple[WatchKind, str]] = []
+
+    def set_again(zxid: int) -> WatchTable[str]:
+        table: WatchTable[str] = WatchTable()
+        told.clear()
+        table.set_again(
+            "x",
+            tree.nodes,
+            zxid,
+            data=["/a"],
+            exist=[],
+            child=["/a"],
+            tell=lambda _, kind, path: told.append((kind, path)),
+        )
+        return table
+
+    assert len(set_again(9)) == 2
+    assert told == []
+    assert len(set_again(8)) == len(set_again(7)) == 1
+    assert told == [(WatchKind.CHILDREN_CHANGED, "/a")]
+    assert len(set_again(6)) == 0
+    assert told == [(WatchKind.DATA_CHANGED, "/a"), (WatchKind.CHILDREN_CHANGED, "/a")]
