@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test interop soak cases mutants jars check fmt lock clean
+.PHONY: help install up test interop soak cases mutants jars check fmt lock clean bench
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,10 @@ mutants: jars  ## known mistakes, made one by one in a copy: each must turn its 
 jars: $(STAMP)  ## Apache Kafka's and Spark's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
 	@$(BIN)/python -m klamm.pipelines.jars
+
+bench: $(STAMP)  ## controller and ZooKeeper client, on a machine with nothing else to do
+	@$(BIN)/klamm bench controller --json
+	@$(BIN)/klamm bench zookeeper --json
 
 check: $(STAMP)  ## ruff and mypy strict
 	@$(BIN)/ruff check .
