@@ -52,8 +52,10 @@ log = logging.getLogger(__name__)
 Tell = Callable[[RequestBatch], Awaitable[None]]
 
 
+SLICE_PARTITIONS: Final = 1_000
 SLICES_IN_FLIGHT: Final = 3
-"""Of a step: one is read, one is written, one is applied and told."""
+"""Of a step: one is read, one is written, one is applied and told. What they do in one turn of the loop adds up, hence
+the small slices."""
 METADATA_SLICE: Final = 10_000
 
 
@@ -134,7 +136,7 @@ class StepRunner:
         are applied in order, and after an error none is."""
         in_flight: deque[asyncio.Task[_Slice]] = deque()
         try:
-            for partitions in chunked(step.partitions):
+            for partitions in chunked(step.partitions, SLICE_PARTITIONS):
                 await self._wait_until_heard()
                 in_flight.append(asyncio.create_task(self._commit_slice(step, partitions)))
                 if len(in_flight) >= SLICES_IN_FLIGHT:
