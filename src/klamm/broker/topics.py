@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from klamm.admin.placement import Placement, PlacementBroker, RackMode, place
+from klamm.admin.placement import Placement, PlacementBroker, RackMode, growth_start, place
 from klamm.model.config import TopicConfig, topic_config
-from klamm.model.errors import ErrorCode, KafkaError, NodeExists
+from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NodeExists, NoNode
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.model.ports import ZooKeeper
@@ -45,6 +45,14 @@ class PlannedTopic(NamedTuple):
     @property
     def replication_factor(self) -> int:
         return len(self.replicas[0])
+
+
+class Growth(NamedTuple):
+    name: str
+    partitions: int
+    """In all, afterwards."""
+    assignment: Sequence[Sequence[BrokerId]] | None = None
+    """Of the new ones, in order."""
 
 
 def validate_name(name: str) -> None:
@@ -78,6 +86,39 @@ def validate_assignment(assignment: Mapping[int, Sequence[BrokerId]]) -> Placeme
         reason = "all partitions must have the same number of replicas, at least one"
     else:
         return dict(enumerate(lists))
+    raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Invalid replica assignment: {reason}")
+
+
+def plan_growth(
+    growth: Growth, existing: Mapping[int, Assignment], brokers: Sequence[PlacementBroker]
+) -> dict[int, Assignment]:
+    """The new partitions of a topic. Placement goes on where partition 0 began."""
+    if any(assignment.is_being_reassigned for assignment in existing.values()):
+        raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"A partition of '{growth.name}' is being reassigned.")
+    count = len(existing)
+    if growth.partitions <= count:
+        reason = f"Topic '{growth.name}' has {count} partitions; {growth.partitions} would not be an increase."
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
+    if 0 not in existing:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Topic '{growth.name}' lacks partition 0.")
+    first = existing[0].replicas
+    added = range(count, growth.partitions)
+    if growth.assignment is None:
+        start = growth_start(brokers, first[0])
+        placed = place(brokers, added, len(first), start=start, shift=start)
+        return {partition: Assignment(placed[partition]) for partition in added}
+    known = {broker.id for broker in brokers}
+    lists = [tuple(replicas) for replicas in growth.assignment]
+    if len(lists) != len(added):
+        reason = f"{len(lists)} replica lists were given for {len(added)} new partitions"
+    elif any(len(replicas) != len(first) for replicas in lists):
+        reason = f"every list must have {len(first)} replicas, as partition 0 has"
+    elif any(len(set(replicas)) < len(replicas) for replicas in lists):
+        reason = "a broker appears twice in one replica list"
+    elif not known.issuperset(broker for replicas in lists for broker in replicas):
+        reason = "a broker is unknown"
+    else:
+        return {partition: Assignment(replicas) for partition, replicas in zip(added, lists, strict=True)}
     raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Invalid replica assignment: {reason}")
 
 
@@ -154,6 +195,28 @@ class TopicAdmin:
             await self._zk.create(path, data)
         except NodeExists:
             await self._zk.set(path, data)
+
+    async def grow(self, growth: Growth, brokers: Sequence[PlacementBroker], *, validate_only: bool = False) -> range:
+        """Numbers of the new partitions. Written with the version that was read: a reassignment writes the same
+        znode."""
+        if await self._zk.exists(delete_topics.path(growth.name)) is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{growth.name}' is being deleted.")
+        path = topic.path(growth.name)
+        while True:
+            try:
+                node = await self._zk.get(path)
+            except NoNode:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+            found = topic.decode(path, node.data)
+            added = plan_growth(growth, found.partitions, brokers)
+            if not validate_only:
+                try:
+                    await self._zk.set(
+                        path, topic.encode({**found.partitions, **added}, found.topic_id), node.stat.version
+                    )
+                except BadVersion:
+                    continue
+            return range(min(added), max(added) + 1)
 
     async def mark_for_deletion(self, name: str) -> None:
         try:

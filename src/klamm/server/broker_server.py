@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from klamm.broker.broker import Broker
@@ -19,8 +19,9 @@ from klamm.log.manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig, broker_id_of
-from klamm.model.errors import ConfigError, ConnectionLoss, NodeExists
+from klamm.model.errors import ConfigError, ConnectionLoss, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.partition import Assignment
 from klamm.net.listener import Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import Unlimited
@@ -204,7 +205,8 @@ class _ControllerVerbs:
 
     @property
     def active_controller_id(self) -> BrokerId | None:
-        return self._controller.active_controller_id
+        known = self._controller.active_controller_id
+        return known if known >= 0 else None
 
     @property
     def epoch(self) -> ControllerEpoch:
@@ -212,6 +214,21 @@ class _ControllerVerbs:
 
     async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> list[TopicPartition]:
         return sorted(await self._controller.controlled_shutdown(broker, broker_epoch))
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._controller.alter_partition_reassignments(targets)
+
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, Assignment]:
+        return await self._controller.list_partition_reassignments(partitions)
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, BrokerId | KafkaError]:
+        return await self._controller.elect_leaders(partitions, unclean=unclean)
 
 
 def _own_task(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:

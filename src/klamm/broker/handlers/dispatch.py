@@ -14,15 +14,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from klamm.broker.handlers import (
+    alter_partition_reassignments,
     api_versions,
     controlled_shutdown,
+    create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
+    elect_leaders,
     fetch,
     init_producer_id,
     leader_and_isr,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
     produce,
@@ -52,6 +56,10 @@ MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
     ApiKey.DELETE_TOPICS: delete_topics.handle,
     ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    ApiKey.CREATE_PARTITIONS: create_partitions.handle,
+    ApiKey.ELECT_LEADERS: elect_leaders.handle,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments.handle,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
 }
 RAW_HANDLERS: Final[dict[ApiKey, RawHandler]] = {

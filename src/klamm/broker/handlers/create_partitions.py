@@ -1,0 +1,79 @@
+"""CreatePartitions (37): a topic grows by a write to its znode, answered when every new partition has a leader here.
+
+Controller only, topic by topic; a timeout answers REQUEST_TIMED_OUT and the topic has grown all the same (reference
+broker 5.6).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.broker.topics import Growth
+from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
+from klamm.model.ids import BrokerId
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.CREATE_PARTITIONS)
+_RESULT: Final = _RESPONSE.CreatePartitionsTopicResult
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    names = Counter(topic.name for topic in request.topics)
+    results: dict[str, KafkaError | None] = {}
+    grown: dict[str, range] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        results[topic.name] = None
+        try:
+            added = await _grow(services, context, names, topic, validate_only=bool(request.validate_only))
+            if not request.validate_only:
+                grown[topic.name] = added
+        except KafkaError as error:
+            results[topic.name] = error
+        except ZNodeError as error:
+            results[topic.name] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        except ZooKeeperError as error:
+            results[topic.name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+
+    def missing() -> list[str]:
+        return [name for name, added in grown.items() if not services.metadata.has_leaders(name, added)]
+
+    await services.metadata.wait_until(lambda: not missing(), request.timeout_ms / 1000)
+    late = list(grown) if request.timeout_ms <= 0 else missing()
+    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic has grown, its new leaders are not known.")
+    results.update(dict.fromkeys(late, timed_out))
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "CreatePartitions", 0),
+        results=[_result(name, error) for name, error in results.items()],
+    )
+
+
+async def _grow(
+    services: Services, context: RequestContext, names: Counter[str], topic: Any, *, validate_only: bool
+) -> range:
+    """Numbers of the new partitions."""
+    if not services.controller.is_active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+    if names[topic.name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {topic.name} appears more than once in the request.")
+    if not services.may(context, Operation.ALTER, topic.name):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    lists = None
+    if topic.assignments is not None:
+        lists = [tuple(map(BrokerId, entry.broker_ids)) for entry in topic.assignments]
+    growth = Growth(topic.name, topic.count, lists)
+    return await services.topics.grow(growth, services.placement_brokers(), validate_only=validate_only)
+
+
+def _result(name: str, error: KafkaError | None) -> Any:
+    return _RESULT(
+        name=name,
+        error_code=error.code if error else ErrorCode.NONE,
+        error_message=error.message if error else None,
+    )

@@ -1,0 +1,81 @@
+"""ElectLeaders (43): preferred or unclean elections, answered when this broker's metadata shows the new leaders.
+
+Version 0 knows the preferred ones only, and has no error code of its own: what concerns the whole request is said of
+each partition asked. No list means every partition, of which those that need no election are left out of the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.ELECT_LEADERS)
+_TOPIC: Final = _RESPONSE.ReplicaElectionResult
+_PARTITION: Final = _TOPIC.PartitionResult
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+VERSION_ELECTION_TYPE: Final = 1
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    asked: list[TopicPartition] | None = None
+    if request.topic_partitions is not None:
+        asked = [TopicPartition(entry.topic, p) for entry in request.topic_partitions for p in entry.partitions]
+    refused: KafkaError | None = None
+    results: dict[TopicPartition, KafkaError | None] = {}
+    try:
+        if not services.may(context, Operation.ALTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        unclean = _is_unclean(version, request)
+        elected = await services.controller.elect_leaders(asked, unclean=unclean)
+        results = await _wait_for_leaders(services, elected, request.timeout_ms)
+    except KafkaError as error:
+        refused = error
+        results = dict.fromkeys(asked or (), error)
+    topics: dict[str, list[Any]] = {}
+    for name, failed in results.items():
+        topics.setdefault(name.topic, []).append(
+            _PARTITION(
+                partition_id=name.partition,
+                error_code=failed.code if failed else ErrorCode.NONE,
+                error_message=failed.message if failed else None,
+            )
+        )
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "ElectLeaders", 0),
+        error_code=refused.code if refused else ErrorCode.NONE,
+        replica_election_results=[_TOPIC(topic=topic, partition_result=found) for topic, found in topics.items()],
+    )
+
+
+def _is_unclean(version: int, request: Any) -> bool:
+    kind = request.election_type if version >= VERSION_ELECTION_TYPE else PREFERRED
+    if kind not in (PREFERRED, UNCLEAN):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election type {kind}.")
+    return bool(kind == UNCLEAN)
+
+
+async def _wait_for_leaders(
+    services: Services, elected: dict[TopicPartition, BrokerId | KafkaError], timeout_ms: int
+) -> dict[TopicPartition, KafkaError | None]:
+    """A client that asks for metadata next shall see what it asked for."""
+    leaders = {name: leader for name, leader in elected.items() if not isinstance(leader, KafkaError)}
+
+    def unknown() -> set[TopicPartition]:
+        known = ((name, services.metadata.partition(name)) for name in leaders)
+        return {name for name, found in known if found is None or found.leader != leaders[name]}
+
+    await services.metadata.wait_until(lambda: not unknown(), timeout_ms / 1000)
+    late = unknown()
+    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The leader is elected, but not known here yet.")
+    return {
+        name: result if isinstance(result, KafkaError) else timed_out if name in late else None
+        for name, result in elected.items()
+    }
