@@ -89,7 +89,7 @@ def on_replicas_offline(
         i
         for broker, partitions in sorted(replicas.items())
         for i in partitions
-        if view.leader_of(i) == broker and view.topic_of(i) not in view.deleting
+        if view.leader_of(i) == broker and not view.is_leaving(i)
     ]
     if without_leader:
         yield Move(cause=cause, partitions=[(without_leader, PartitionState.OFFLINE)])
@@ -106,7 +106,7 @@ def on_endpoints_changed(cause: str) -> Decision:
 def _outside(
     view: ControllerContext, replicas: Mapping[BrokerId, Iterable[PartitionIndex]]
 ) -> dict[BrokerId, list[PartitionIndex]]:
-    return {b: [i for i in ids if view.topic_of(i) not in view.deleting] for b, ids in replicas.items()}
+    return {b: [i for i in ids if not view.is_leaving(i)] for b, ids in replicas.items()}
 
 
 def _inside(
@@ -114,4 +114,4 @@ def _inside(
 ) -> dict[BrokerId, list[PartitionIndex]]:
     if not view.deleting:
         return {}
-    return {b: [i for i in ids if view.topic_of(i) in view.deleting] for b, ids in replicas.items()}
+    return {b: [i for i in ids if view.is_leaving(i)] for b, ids in replicas.items()}

@@ -202,7 +202,13 @@ class ControllerContext:
         """New and Offline partitions, without topics queued for deletion: what the next trigger tries to elect."""
         if not self.deleting:
             return sorted(self._leaderless)
-        return sorted(i for i in self._leaderless if self._topic[i] not in self.deleting)
+        return sorted(i for i in self._leaderless if not self.is_leaving(i))
+
+    def is_leaving(self, partition: PartitionIndex) -> bool:
+        """Its topic is queued for deletion: no elections, no ISR upkeep. But one that is being reassigned has to arrive
+        first, for which it needs a leader: without one, deletion and reassignment would wait for each other for ever.
+        """
+        return self._topic[partition] in self.deleting and partition not in self.reassigning
 
     # --- changes: called after ZooKeeper took them ---
 

@@ -140,20 +140,24 @@ def epoch_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Ru
     """The next epoch and nothing else, so that brokers listen to an assignment that changed."""
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
-        return Write(_next(state, controller_epoch), view.assignment_of(partition).replicas)
+        assigned = view.assignment_of(partition).replicas
+        return Write(_next(state, controller_epoch, assigned), assigned)
 
     return _unless_newer(controller_epoch, rule)
 
 
-def reassigned_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
-    """The assignment is the target by now: a leader that is in it and lives stays, else one of it is elected."""
+def reassigned_rule(
+    view: ControllerContext, controller_epoch: ControllerEpoch, replicas: Mapping[PartitionIndex, Sequence[BrokerId]]
+) -> Rule:
+    """The assignment is the target by now: a leader that is in it and lives stays, else one of it is elected.
+    `replicas`: the full lists, with those that leave the ISR next."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         target = view.assignment_of(partition).replicas
         online = view.live_for(partition, live)
         if state.leader in target and state.leader in online:
-            return Write(_next(state, controller_epoch), target)
+            return Write(_next(state, controller_epoch, replicas[partition]), target)
         return _led_by(elect_for_reassignment(target, state.isr, online), state, controller_epoch, target)
 
     return _unless_newer(controller_epoch, rule)
@@ -179,7 +183,7 @@ def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, bro
         leader = NO_LEADER if state.leader == broker else state.leader
         isr = state.isr if len(state.isr) == 1 else tuple(b for b in state.isr if b != broker)
         recipients: tuple[BrokerId, ...] = ()
-        if view.topic_of(partition) not in view.deleting:
+        if not view.is_leaving(partition):
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
         return Write(LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch), recipients)
 
@@ -206,8 +210,11 @@ def _led_by(
     return Write(elected, recipients, result.unclean)
 
 
-def _next(state: LeaderAndIsr, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
-    return state._replace(leader_epoch=LeaderEpoch(state.leader_epoch + 1), controller_epoch=controller_epoch)
+def _next(state: LeaderAndIsr, controller_epoch: ControllerEpoch, replicas: Sequence[BrokerId]) -> LeaderAndIsr:
+    """Without those that are no replicas any more: a leader that has not heard of a cancellation may still have taken
+    one into the ISR."""
+    isr = tuple(b for b in state.isr if b in replicas) or state.isr
+    return LeaderAndIsr(state.leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch)
 
 
 def _unless_newer(controller_epoch: ControllerEpoch, rule: Rule) -> Rule:

@@ -195,7 +195,7 @@ def _complete(
     yield Assign(cause=cause, assignments=after, durable=False)
     # B3
     epochs = _epochs(view, partitions)
-    rule = reassigned_rule(view, controller_epoch)
+    rule = reassigned_rule(view, controller_epoch, {i: assignment.replicas for i, assignment in before.items()})
     yield ChangeStates(cause=cause, partitions=partitions, rule=rule, partition_to=PartitionState.ONLINE)
     led = [i for i in partitions if _epochs(view, [i])[i] != epochs[i] or not before[i].removing]
     # B4, B5

@@ -27,7 +27,7 @@ from klamm.telemetry.state_changes import DiscardEvents
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.faults import SeededFaults
 from klamm.zookeeper.server.memory import MemoryZooKeeper
-from klamm.zookeeper.znodes import broker_id, delete_topics, partition_state, registration
+from klamm.zookeeper.znodes import broker_id, delete_topics, partition_state, reassign_partitions, registration
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
@@ -45,6 +45,7 @@ class Scenario:
     seed: int
     nodes: int = 3
     topics: int = 4
+    reassignments: int = 4
     partitions: int = 3
     crashes: int = 4
     expiries: int = 2
@@ -63,6 +64,7 @@ class Outcome:
     expiries: int
     topics_created: int
     topics_deleted: int
+    reassigned: int
     healed: bool
 
 
@@ -189,7 +191,7 @@ class SimulatedCluster:
         self.topics: set[str] = set()
         self.in_doubt: set[str] = set()
         """Topics whose deletion was asked for without an answer: the request may still be applied."""
-        self.created = self.deleted = self.crashes = self.expiries = 0
+        self.created = self.deleted = self.reassigned = self.crashes = self.expiries = 0
         self._violation: BaseException | None = None
 
     def read(self, path: str) -> bytes | None:
@@ -228,6 +230,7 @@ class SimulatedCluster:
                 self.expiries,
                 self.created,
                 self.deleted,
+                self.reassigned,
                 healed,
             )
 
@@ -242,6 +245,7 @@ class SimulatedCluster:
         moments += [(self.random.uniform(8, scenario.seconds), self._expire) for _ in range(scenario.expiries)]
         moments += [(self.random.uniform(3, scenario.seconds), self._create) for _ in range(scenario.topics)]
         moments += [(self.random.uniform(15, scenario.seconds), self._delete) for _ in range(scenario.topics // 2)]
+        moments += [(self.random.uniform(8, scenario.seconds), self._reassign) for _ in range(scenario.reassignments)]
         for moment, happen in sorted(moments, key=lambda entry: entry[0]):
             await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
             await happen()
@@ -291,12 +295,27 @@ class SimulatedCluster:
             else:
                 self.in_doubt.add(name)
 
+    async def _reassign(self) -> None:
+        """By the znode: as long as the one before is there, nothing new is asked for."""
+        brokers = [node.id for node in self.nodes]
+        targets = {
+            TopicPartition(name, index): tuple(self.random.sample(brokers, self.random.randint(1, 3)))
+            for name in self.random.sample(sorted(self.topics), min(2, len(self.topics)))
+            for index in range(self.random.randint(1, self.scenario.partitions))
+        }
+        if targets and self.read(reassign_partitions.PATH) is None:
+            self.reassigned += await self._as_operator("reassign", "", reassign_partitions.encode(targets))
+
     async def _as_operator(self, what: str, topic: str, document: bytes | None) -> bool:
         """A tool with a session of its own. A lost reply leaves it in doubt, and it asks."""
         network = self.network.host("operator")
         rng = random.Random(f"{self.scenario.seed} operator {self.clock.monotonic()}")
         client = ZooKeeperClient(network, self.clock, rng, f"{ZOOKEEPER_HOST}:{ZOOKEEPER_PORT}", SESSION_TIMEOUT_MS)
-        path = topic_znode.path(topic) if what == "create" else delete_topics.path(topic)
+        path = {
+            "create": topic_znode.path(topic),
+            "delete": delete_topics.path(topic),
+            "reassign": reassign_partitions.PATH,
+        }[what]
         try:
             async with client.running():
                 try:
@@ -310,7 +329,8 @@ class SimulatedCluster:
     # --- after it ---
 
     async def _heal(self) -> bool:
-        """No more faults, everybody runs: then one controller acts, every partition has a leader, no marker is left."""
+        """No more faults, everybody runs: then one controller acts, every partition has a leader, no marker is left,
+        and nothing is on the move."""
         self.network.heal()
         self.faults.lose_request = self.faults.lose_reply = 0.0
         await asyncio.sleep(15)  # whoever crashed is back
@@ -329,11 +349,16 @@ class SimulatedCluster:
             return False
         if any(path.startswith(f"{delete_topics.PARENT}/") for path in tree.nodes):
             return False
+        if reassign_partitions.PATH in tree.nodes:
+            return False
         live = {node.id for node in self.nodes}
         gone = {name for name in self.in_doubt if self.read(topic_znode.path(name)) is None}
         return all(self._is_led(name, live) for name in self.topics - gone)
 
     def _is_led(self, topic: str, live: set[BrokerId]) -> bool:
+        assigned = topic_znode.decode(topic, self.read(topic_znode.path(topic))).partitions
+        if any(assignment.is_being_reassigned for assignment in assigned.values()):
+            return False
         for index in range(self.scenario.partitions):
             path = partition_state.path(TopicPartition(topic, index))
             data = self.read(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -258,6 +258,29 @@ async def test_cancel_stops_what_was_added() -> None:
         assert scenario.controller.statistics().reassignments == ()
 
 
+async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        # Between the stop of 3, which was not in the ISR yet, and the next epoch.
+        fence_of_stop, topic_znode = 1, 2
+        late_isr(scenario, fence_of_stop + topic_znode, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
+        assert await alter(scenario, None) is None
+        assert scenario.state("t", 0)[:3] == (1, 9, [1, 2])
+
+
+def late_isr(scenario: Scenario, nth: int, write: Callable[[], None]) -> None:
+    """Somebody else's write just before the n-th transaction from now."""
+
+    def count_down(left: int) -> None:
+        if left == 1:
+            write()
+        else:
+            scenario.zk.before_write = lambda: count_down(left - 1)
+
+    scenario.zk.before_write = lambda: count_down(nth)
+
+
 async def test_cancel_when_the_added_replica_leads() -> None:
     async with Scenario().running(1, 2, 3, 4) as scenario:
         await prepared(scenario)
@@ -329,6 +352,19 @@ async def test_a_topic_on_the_move_is_deleted_when_it_has_arrived() -> None:
         assert scenario.controller.statistics().deletions == (("t", "reassignment of t-0"),)
         assert code(await alter(scenario, [1])) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await scenario.after(lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
+        assert "/brokers/topics/t" not in scenario.zk.tree.nodes
+
+
+async def test_deletion_and_reassignment_do_not_wait_for_each_other() -> None:
+    """A topic queued for deletion gets no elections, but one that has to arrive first needs a leader to follow."""
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
+        await scenario.after(lambda: scenario.stop_broker(1))
+        leader, epoch, isr, _ = scenario.state("t", 0)
+        assert (leader, isr) == (2, [2])
+        await scenario.after(lambda: scenario.put_state("t", 0, 2, epoch, [2, 3], 5))
         assert "/brokers/topics/t" not in scenario.zk.tree.nodes
 
 
