@@ -32,6 +32,7 @@ class ControllerState(IntEnum):
     ISR_CHANGE = 9
     LEADER_AND_ISR_RESPONSE = 10
     LOG_DIR_CHANGE = 11
+    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
     LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE = 16
 
@@ -48,6 +49,7 @@ TIMER_NAMES = {
     ControllerState.ISR_CHANGE: "IsrChangeRateAndTimeMs",
     ControllerState.LEADER_AND_ISR_RESPONSE: "LeaderAndIsrResponseReceivedRateAndTimeMs",
     ControllerState.LOG_DIR_CHANGE: "LogDirChangeRateAndTimeMs",
+    ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE: "TopicUncleanLeaderElectionEnableRateAndTimeMs",
     ControllerState.LIST_PARTITION_REASSIGNMENT: "ListPartitionReassignmentRateAndTimeMs",
 }
 """Kafka's names; none for Idle and for answers to UpdateMetadata."""
@@ -265,6 +267,13 @@ class BalanceLeaders(_Event):
     state = ControllerState.AUTO_LEADER_BALANCE
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigChange(_Event):
+    """/config/changes changed: a topic that has no leader may allow an unclean election now."""
+
+    state = ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE
+
+
 def _not_controller(reply: asyncio.Future[Any]) -> None:
     if not reply.done():
         reply.set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller."))
@@ -296,4 +305,5 @@ ControllerEvent: TypeAlias = (
     | ElectLeaders
     | ZkPreferredElection
     | BalanceLeaders
+    | ConfigChange
 )

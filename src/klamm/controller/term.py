@@ -24,6 +24,7 @@ from klamm.controller.events import (
     BalanceLeaders,
     BrokerChange,
     BrokerModifications,
+    ConfigChange,
     ControlledShutdown,
     ControllerEvent,
     ElectLeaders,
@@ -53,7 +54,7 @@ from klamm.model.errors import ErrorCode, ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Clock, Watcher, ZooKeeper
 from klamm.telemetry.metrics import Meter
-from klamm.zookeeper.znodes import delete_topics, isr_change, log_dir_event
+from klamm.zookeeper.znodes import config_change, delete_topics, isr_change, log_dir_event
 from klamm.zookeeper.znodes import topic as topic_znode
 
 RETRY_INTERVAL_S: Final = 30.0
@@ -122,6 +123,7 @@ class Term:
             self._channels.open(live)
         self._recorder.decision("controller-loaded", cause, started=started, counts=self._sizes())
         marked = await self._marked_topics()
+        await self._reader.names(config_change.PARENT)  # for its watch: what was changed before is read as it is now
         await self.runner.run(self._take_over(cause))
         await self.reassignments.take_over(cause)
         enabled = self._config.delete_topic_enable
@@ -216,6 +218,9 @@ class Term:
                 await self._elections.on_call(event)
             case ZkPreferredElection():
                 await self._elections.on_znode()
+            case ConfigChange():
+                await self._reader.names(config_change.PARENT)
+                await self.runner.run(elect_leaderless(self.context, self.epoch, "configuration changed"))
             case BalanceLeaders():
                 await self._elections.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
             case _:

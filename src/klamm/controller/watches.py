@@ -12,6 +12,7 @@ from typing import Final
 from klamm.controller.events import (
     BrokerChange,
     BrokerModifications,
+    ConfigChange,
     ControllerChange,
     ControllerEvent,
     IsrChangeNotification,
@@ -29,6 +30,7 @@ from klamm.model.ids import TopicPartition
 from klamm.model.ports import WatchEvent, WatchKind
 from klamm.zookeeper.znodes import (
     broker_id,
+    config_change,
     controller,
     delete_topics,
     isr_change,
@@ -44,6 +46,7 @@ CHILDREN: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
     delete_topics.PARENT: TopicDeletion,
     isr_change.PARENT: IsrChangeNotification,
     log_dir_event.PARENT: LogDirEventNotification,
+    config_change.PARENT: ConfigChange,
 }
 
 DATA: Final[Mapping[str, Callable[[str], ControllerEvent]]] = {

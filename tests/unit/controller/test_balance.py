@@ -84,6 +84,21 @@ async def test_unclean_by_call() -> None:
         assert scenario.metrics.value("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec") == 1
 
 
+async def test_unclean_election_switched_on_for_a_topic() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        for topic in ("t", "u"):
+            await scenario.after(lambda topic=topic: scenario.create_topic(topic, [1, 2]))  # type: ignore[misc]
+        for broker in (1, 2):
+            await scenario.after(lambda broker=broker: scenario.stop_broker(broker))  # type: ignore[misc]
+        await scenario.after(lambda: scenario.start_broker(1))
+        allowed = '{"version":1,"config":{"unclean.leader.election.enable":"true"}}'
+        scenario.zk.put("/config/topics/t", allowed)
+        change = '{"version":2,"entity_path":"topics/t"}'
+        await scenario.after(lambda: scenario.zk.put("/config/changes/config_change_0000000000", change))
+        assert scenario.state("t", 0)[:3] == (1, 3, [1])
+        assert scenario.state("u", 0)[:3] == (-1, 2, [2])
+
+
 @pytest.mark.case("PRE-12")
 async def test_preferred_by_znode() -> None:
     async with Scenario().running(1, 2) as scenario:
