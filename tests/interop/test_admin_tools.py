@@ -6,8 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
 from klamm.testing.apache_kafka import ToolResult, run_tool
 from klamm.testing.cluster import KlammCluster
 
@@ -33,7 +31,6 @@ def replicas_of(cluster: KlammCluster, topic: str) -> list[list[int]]:
     return [list(p.replica_nodes) for p in sorted(cluster.partitions(topic), key=lambda p: p.partition_index)]
 
 
-@pytest.mark.case("RAS-05")
 async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
     cluster = klamm_cluster
     one, two, three = cluster.broker_ids

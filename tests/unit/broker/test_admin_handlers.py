@@ -219,7 +219,6 @@ async def test_create_partitions_refused(one: OneBroker, admin: Admin, validate_
 
 
 @pytest.mark.case("TOP-18")
-@pytest.mark.case("RAS-18")
 async def test_create_partitions_of_a_topic_that_moves_or_goes(one: OneBroker, admin: Admin) -> None:
     await with_orders(one, TWO._replace(adding=(BrokerId(2),)))
     assert await grow(one, 2) == {"orders": ErrorCode.REASSIGNMENT_IN_PROGRESS}

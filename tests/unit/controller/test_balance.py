@@ -99,7 +99,6 @@ async def test_unclean_election_switched_on_for_a_topic() -> None:
         assert scenario.state("u", 0)[:3] == (-1, 2, [2])
 
 
-@pytest.mark.case("PRE-12")
 async def test_preferred_by_znode() -> None:
     async with Scenario().running(1, 2) as scenario:
         await led_by_the_second(scenario)

@@ -59,7 +59,6 @@ async def prepared(scenario: Scenario, replicas: Sequence[int] = (1, 2), epoch: 
     scenario.put_state("t", 0, replicas[0], epoch, replicas, 5)
 
 
-@pytest.mark.case("RAS-07")
 @pytest.mark.case("RAS-11")
 async def test_the_trace() -> None:
     async with Scenario().running(1, 2, 3) as scenario:
@@ -224,6 +223,9 @@ async def test_refusals() -> None:
             assert code(await alter(scenario, None, unknown)) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         assert code(await alter(scenario, None)) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         assert scenario.talk() == []
+        unknown = TopicPartition("nobody", 0)
+        mixed = await scenario.controller.alter_partition_reassignments({TP: brokers(2, 3), unknown: brokers(1)})
+        assert {n: code(e) for n, e in mixed.items()} == {TP: None, unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 async def test_not_the_controller() -> None:
