@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from klamm.testing.cluster import KlammCluster
 
@@ -20,7 +21,7 @@ def klamm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_topics_records_and_the_controller(klamm_cluster: KlammCluster) -> None:
+def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-server", klamm_cluster.bootstrap)
 
     created = klamm("topics", "create", "orders", "--partitions", "2", "--replication-factor", "3", *at)
@@ -49,6 +50,20 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster) -> None:
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
     refused = klamm("consume", "nothing", *at)
     assert (refused.returncode, refused.stderr) == (1, "klamm: topic nothing does not exist\n")
+
+    plan = tmp_path / "plan.json"
+    first = described["partitions"][0]
+    target = [*first["replicas"][1:], first["replicas"][0]]
+    plan.write_text(json.dumps({"partitions": [{"topic": "orders", "partition": 0, "replicas": target}]}))
+    started = klamm("reassign", "execute", str(plan), *at)
+    assert started.stdout == "started: 1 of 1 partitions\n", started.stderr
+    assert json.loads(klamm("reassign", "status", "--json", *at).stdout) == {"reassignments": []}, "same brokers: done"
+    assert json.loads(klamm("leaders", "elect", "--topic", "orders", "--json", *at).stdout)["elected"] == ["orders-0"]
+    assert klamm_cluster.leader_of("orders", 0) == target[0]
+    nothing = klamm("reassign", "cancel", str(plan), *at)
+    assert (nothing.returncode, nothing.stderr) == (1, "klamm: refused: orders-0 NoReassignmentInProgress\n")
+    plan.write_text("{}")
+    assert klamm("reassign", "execute", str(plan), *at).stderr.startswith(f"klamm: {plan} is no plan")
 
     deleted = klamm("topics", "delete", "orders", *at)
     assert deleted.stdout == "deleted topic orders\n", deleted.stderr

@@ -82,11 +82,6 @@ async def topic_life_on(version: str, path: Path) -> None:
             await eventually("the killed broker back in sync", lambda: led_by([other] * PARTITIONS, [1, 2]))
 
 
-async def test_kafka_2_5_1(tmp_path: Path) -> None:
-    await topic_life_on("2.5.1", tmp_path)
-
-
-async def test_kafka_3_9_1(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
-    if not scaled(0, 1):
-        pytest.skip("in make soak only: two more JVMs")
-    await topic_life_on("3.9.1", tmp_path)
+@pytest.mark.parametrize("version", ["2.5.1", "3.9.1"])
+async def test_apache_kafka_lives_on_our_server(version: str, tmp_path: Path) -> None:
+    await topic_life_on(version, tmp_path)

@@ -8,6 +8,8 @@ from klamm.cli import messages, servers
 from klamm.cli.bench import bench_app
 from klamm.cli.controller import controller_app
 from klamm.cli.lake import lake_app
+from klamm.cli.leaders import leaders_app
+from klamm.cli.reassign import reassign_app
 from klamm.cli.simulate import simulate
 from klamm.cli.topics import topics_app
 
@@ -23,6 +25,8 @@ app.command()(servers.broker)
 app.command()(servers.zookeeper)
 app.add_typer(topics_app, name="topics")
 app.add_typer(controller_app, name="controller")
+app.add_typer(reassign_app, name="reassign")
+app.add_typer(leaders_app, name="leaders")
 app.command()(messages.produce)
 app.command()(messages.consume)
 app.add_typer(lake_app, name="lake")
