@@ -5,8 +5,8 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
-from klamm.testing.apache_kafka import run_tool
 
+from klamm.testing.apache_kafka import run_tool
 from klamm.testing.cluster import KlammCluster
 
 VERSION = "2.5.1"
