@@ -37,6 +37,7 @@ from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
 from klamm.wire.apis import APIS, CONTROL_APIS, Api, ApiKey
 from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import ProtocolError
@@ -94,13 +95,17 @@ class Dispatcher:
         api = self._served.get(key)
         if api is None or not api.serves(version):
             raise ProtocolError(f"{key.name} version {version} is not served")
-        if key in CONTROL_APIS and not context.privileged:
+        if key in CONTROL_APIS and not self._may_control(context):
             return self._refuse_control(context, key, version)
         raw = RAW_HANDLERS.get(key)
         if raw is not None:
             return await raw(self._services, context, version, body)
         response = await MESSAGE_HANDLERS[key](self._services, context, version, decode_request(key, version, body))
         return [encode_response(response, version)]
+
+    def _may_control(self, context: RequestContext) -> bool:
+        """Both: an authorizer that is too generous does not open the clients' listener for control requests."""
+        return context.privileged and self._services.may(context, Operation.CLUSTER_ACTION)
 
     def _refuse_control(self, context: RequestContext, key: ApiKey, version: int) -> Sequence[Buffer]:
         log.warning("%s from %s on listener %s refused: brokers only", key.name, context.peer, context.listener)
