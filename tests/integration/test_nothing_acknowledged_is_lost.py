@@ -28,7 +28,9 @@ def test_every_acknowledged_record_is_found_once_and_in_order(klamm_cluster: Kla
             kill_and_return(cluster, cluster.controller)
     found = read_all(cluster.bootstrap, "ledger", PARTITIONS)
     failed = sum(history.failed.values())
-    print(f"{history.count} acknowledged, {failed} failed, {LEADER_KILLS}+{CONTROLLER_KILLS} kills")
+    print(
+        f"{history.count} acknowledged ({history.without_offset} without offset), {failed} failed, {LEADER_KILLS}+{CONTROLLER_KILLS} kills"
+    )
     assert history.count > 1000
     assert anomalies(history, found) == []
 
@@ -45,5 +47,8 @@ def test_the_check_itself_finds_loss_duplicates_and_disorder() -> None:
     history = History(acknowledged={0: {0: 10, 1: 11, 2: 12}})
     assert anomalies(history, {0: [(10, 0), (11, 1), (12, 2)]}) == []
     assert "lost" in anomalies(history, {0: [(10, 0), (12, 2)]})[0]
+    history.acknowledged[0][2] = None
+    assert anomalies(history, {0: [(10, 0), (11, 1), (12, 2)]}) == []
+    assert "lost" in anomalies(history, {0: [(10, 0), (11, 1)]})[0]
     assert "duplicate" in anomalies(history, {0: [(10, 0), (11, 1), (12, 2), (13, 2)]})[0]
     assert "reordered" in anomalies(history, {0: [(10, 0), (11, 1), (12, 2), (13, 5), (14, 4)]})[0]
