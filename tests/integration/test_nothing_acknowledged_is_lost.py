@@ -28,9 +28,8 @@ def test_every_acknowledged_record_is_found_once_and_in_order(klamm_cluster: Kla
             kill_and_return(cluster, cluster.controller)
     found = read_all(cluster.bootstrap, "ledger", PARTITIONS)
     failed = sum(history.failed.values())
-    print(
-        f"{history.count} acknowledged ({history.without_offset} without offset), {failed} failed, {LEADER_KILLS}+{CONTROLLER_KILLS} kills"
-    )
+    acknowledged = f"{history.count} acknowledged ({history.without_offset} without offset)"
+    print(f"{acknowledged}, {failed} failed, {LEADER_KILLS}+{CONTROLLER_KILLS} kills")
     assert history.count > 1000
     assert anomalies(history, found) == []
 

@@ -3,8 +3,8 @@
 Each record carries its number within its partition. After the faults everything is read back and compared: every
 acknowledged record is there once, at the offset that its acknowledgement named, and the numbers of a partition rise
 with the offsets. A record whose send failed may be there or not: its outcome is unknown, not a promise. librdkafka may
-acknowledge without an offset, where it concludes that a record whose own answer got lost is there: such a record must be
-found once, wherever it is.
+acknowledge without an offset, where it concludes that a record whose own answer got lost is there: such a record must
+be found once, wherever it is.
 """
 
 from __future__ import annotations
