@@ -34,8 +34,8 @@ interop: jars  ## only the tests beside Apache Kafka and foreign clients
 soak: jars  ## the whole suite with the full counts; takes hours
 	@KLAMM_SCALE=full $(BIN)/python -m pytest $(ARGS)
 
-cases: $(STAMP)  ## behaviour case -> the tests that prove it
-	@$(BIN)/python scripts/cases.py
+cases: $(STAMP)  ## behaviour case -> the tests that prove it; red when a landed section lacks one; ARGS picks sections
+	@$(BIN)/python scripts/cases.py $(ARGS)
 
 mutants: jars  ## known mistakes, made one by one in a copy: each must turn its tests red; ARGS picks some by a word
 	@$(BIN)/python scripts/mutants.py $(ARGS)
