@@ -128,8 +128,6 @@ def preferred_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
-        if assigned and state.leader == assigned[0] and state.leader in live:
-            return Keep(state)  # it leads already; asked again only after a conflict
         result = elect_preferred(assigned, state.isr, view.live_for(partition, live))
         return _led_by(result, state, controller_epoch, assigned)
 
