@@ -91,6 +91,7 @@ async def test_alter_partition_reassignments(one: OneBroker, admin: Admin) -> No
 
 
 @pytest.mark.case("RAS-13")
+@pytest.mark.case("PRE-07")
 async def test_only_the_controller_and_only_who_may(one: OneBroker, admin: Admin) -> None:
     admin.is_active = False
     altered = await alter(one, orders=[1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from klamm.controller.events import BalanceLeaders
-from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.errors import ErrorCode, KafkaError, NodeExists
+from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
+from klamm.zookeeper.znodes import preferred_replica_election
 
 from .scenario import Scenario
 from .test_traces import requests, writes
@@ -67,6 +70,7 @@ async def test_preferred_that_cannot_lead() -> None:
         assert await elect(scenario, T0) == {T0: ErrorCode.INVALID_TOPIC_EXCEPTION}
 
 
+@pytest.mark.case("PRE-09")
 @pytest.mark.case("PRE-10")
 @pytest.mark.case("PRE-11")
 async def test_unclean_by_call() -> None:
@@ -99,12 +103,14 @@ async def test_unclean_election_switched_on_for_a_topic() -> None:
         assert scenario.state("u", 0)[:3] == (-1, 2, [2])
 
 
+@pytest.mark.case("PRE-12")
 async def test_preferred_by_znode() -> None:
     async with Scenario().running(1, 2) as scenario:
         await led_by_the_second(scenario)
-        document = (
-            '{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"nobody","partition":0}]}'  # skipped
-        )
+        asked = [T0, TopicPartition("nobody", 0)]  # the second is skipped
+        document = preferred_replica_election.encode(asked)
+        assert json.loads(document) == {"version": 1, "partitions": [{"topic": n.topic, "partition": 0} for n in asked]}
+        assert list(preferred_replica_election.decode(ZNODE, document)) == asked
         for _ in range(2):  # the second finds nothing to do, and goes too
             await scenario.after(lambda: scenario.zk.put(ZNODE, document))
             assert scenario.state("t", 0)[0] == 1
@@ -112,6 +118,44 @@ async def test_preferred_by_znode() -> None:
         await scenario.after(lambda: scenario.zk.put(ZNODE, "{"))
         assert scenario.sink.decisions("znode-skipped")
         assert scenario.controller.is_active
+        with pytest.raises(NodeExists):
+            await scenario.zk.create(ZNODE, document)
+
+
+@pytest.mark.case("CTL-13")
+async def test_the_preferred_leader_returns_and_is_elected_by_znode() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        assert await scenario.controller.controlled_shutdown(BrokerId(1), BrokerEpoch(-1)) == frozenset()
+        await scenario.after(lambda: scenario.stop_broker(1))
+        assert scenario.state("t", 0)[:3] == (2, 1, [2])
+        await scenario.after(lambda: scenario.start_broker(1))
+        scenario.put_state("t", 0, 2, 1, [2, 1], 5)  # back in the ISR: the leader wrote it, in the same epoch
+        await scenario.after(lambda: scenario.zk.put(ZNODE, preferred_replica_election.encode([T0])))
+        assert scenario.state("t", 0)[:3] == (1, 2, [2, 1])
+        assert ZNODE not in scenario.zk.tree.nodes
+
+
+@pytest.mark.case("CTL-14")
+async def test_the_znode_goes_even_if_the_preferred_leader_is_dead() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        await scenario.after(lambda: scenario.stop_broker(1))
+        await scenario.after(lambda: scenario.zk.put(ZNODE, preferred_replica_election.encode([T0])))
+        assert scenario.state("t", 0)[:3] == (2, 1, [2])
+        assert ZNODE not in scenario.zk.tree.nodes
+
+
+@pytest.mark.case("PRE-13")
+async def test_a_topic_older_than_every_broker() -> None:
+    async with Scenario().running() as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [0, 1, 2]))
+        for broker in (2, 0, 1):
+            await scenario.after(lambda broker=broker: scenario.start_broker(broker))  # type: ignore[misc]
+        assert scenario.state("t", 0)[:3] == (2, 0, [2])
+        scenario.put_state("t", 0, 2, 0, [2, 0, 1], 5)
+        assert await elect(scenario, T0) == {T0: 0}
+        assert scenario.state("t", 0)[:3] == (0, 1, [2, 0, 1])
 
 
 async def test_a_new_controller_finds_the_znode() -> None:

@@ -112,6 +112,34 @@ async def test_the_trace() -> None:
         ]
 
 
+@pytest.mark.case("CTL-12")
+async def test_a_single_replica_moves_by_the_znode() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1]))
+        await scenario.after(lambda: scenario.zk.put(ZNODE, znode(("t", 0, [2]))))
+        assert scenario.state("t", 0)[:3] == (1, 1, [1])
+        await scenario.after(lambda: scenario.put_state("t", 0, 1, 1, [1, 2], 5))
+        assert scenario.state("t", 0)[:3] == (2, 3, [2])  # the start, the new leader, the old one forced out
+        assert assigned(scenario) == ([2], [], [])
+        assert ZNODE not in scenario.zk.tree.nodes
+        timer = scenario.metrics.timer("kafka.controller", "ControllerStats", "PartitionReassignmentRateAndTimeMs")
+        assert timer.count > 0
+
+
+@pytest.mark.case("RAS-14")
+async def test_only_what_moves_is_listed() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2], [1, 2], [1, 2]))
+        names = [TopicPartition("t", n) for n in range(3)]
+        targets = {names[0]: brokers(2, 3), names[1]: brokers(3, 1)}
+        assert await scenario.controller.alter_partition_reassignments(targets) == {names[0]: None, names[1]: None}
+        listed = await scenario.controller.list_partition_reassignments([*names, TopicPartition("nobody", 0)])
+        assert listed == {
+            names[0]: Assignment(brokers(2, 3, 1), brokers(3), brokers(1)),
+            names[1]: Assignment(brokers(3, 1, 2), brokers(3), brokers(2)),
+        }
+
+
 RESUMED = {
     "U1 written": (MOVING, (1, 7, [1, 2])),
     "A1 written": (MOVING, (1, 8, [1, 2])),
