@@ -343,6 +343,41 @@ async def test_control_requests_are_refused_where_clients_connect(cluster: Clust
     assert not cluster.nodes[1].broker.replicas.partitions
 
 
+@pytest.mark.case("BEP-02", "BEP-03")
+async def test_each_control_request_names_the_life_it_is_meant_for(cluster: Cluster) -> None:
+    cluster.zk.nodes[partition_state.path(TP)] = (b"", 0)
+    node, now = cluster.nodes[1], 70
+    node.broker.registered(BrokerEpoch(now))
+    metadata, stop = request_class(ApiKey.UPDATE_METADATA), request_class(ApiKey.STOP_REPLICA)
+    stopped = stop.TopicState.PartitionState(partition_index=0, leader_epoch=0, delete_partition=True)
+
+    async def send(key: ApiKey, version: int, broker_epoch: int) -> int:
+        head = {"controller_id": 1, "controller_epoch": 1, "broker_epoch": broker_epoch}
+        request = {
+            ApiKey.LEADER_AND_ISR: cluster.leader_and_isr(1, 0, broker_epoch=broker_epoch),
+            ApiKey.UPDATE_METADATA: metadata(**head, topic_states=[], live_brokers=[]),
+            ApiKey.STOP_REPLICA: stop(
+                **head, topic_states=[stop.TopicState(topic_name=TP.topic, partition_states=[stopped])]
+            ),
+        }[key]
+        return int((await node.ask(key, version, request, internal=True)).error_code)
+
+    replicas, cache = node.broker.replicas, node.broker.replicas.metadata
+    for key, version in ((ApiKey.LEADER_AND_ISR, 4), (ApiKey.UPDATE_METADATA, 6)):
+        assert await send(key, version, now - 1) == ErrorCode.STALE_BROKER_EPOCH
+    assert TP not in replicas.partitions
+    assert cache.brokers, "what the metadata said before still holds"
+
+    assert await send(ApiKey.LEADER_AND_ISR, 4, now) == 0
+    assert replicas.partitions[TP].is_leader
+    assert await send(ApiKey.UPDATE_METADATA, 6, now) == 0
+    assert not cache.brokers
+    assert await send(ApiKey.STOP_REPLICA, 3, now - 1) == ErrorCode.STALE_BROKER_EPOCH
+    assert TP in replicas.partitions
+    assert await send(ApiKey.STOP_REPLICA, 3, now) == 0
+    assert TP not in replicas.partitions
+
+
 @pytest.mark.case("RPM-09")
 async def test_stop_replica_with_delete(cluster: Cluster) -> None:
     await cluster.lead(1, epoch=3)
