@@ -18,9 +18,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 from klamm.controller.channels import Channels
 from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
@@ -37,79 +36,28 @@ from klamm.controller.events import (
     Reelect,
     RegisterBrokerAndReelect,
     Startup,
+    TakeOver,
 )
+from klamm.controller.office import NOBODY, Epoch, Holder, Office, Won
 from klamm.controller.queue import ControllerEventQueue
 from klamm.controller.records import Recorder
+from klamm.controller.statistics import GROUP, STATS, ControllerStatistics, register_gauges, remove_gauges
 from klamm.controller.term import Term
 from klamm.controller.watches import event_of
 from klamm.model.config import BrokerConfig, broker_id_of
-from klamm.model.errors import (
-    ConnectionLoss,
-    ControllerMoved,
-    KafkaError,
-    NodeExists,
-    SessionExpired,
-    ZNodeError,
-    ZooKeeperError,
-)
-from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, NO_LEADER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.errors import ConnectionLoss, ControllerMoved, KafkaError, SessionExpired, ZooKeeperError
+from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
-from klamm.model.ports import (
-    Check,
-    Clock,
-    Create,
-    CreateMode,
-    Delete,
-    EventSink,
-    Network,
-    Node,
-    Op,
-    Set,
-    Stat,
-    WatchEvent,
-    ZooKeeper,
-)
+from klamm.model.ports import Clock, EventSink, Network, WatchEvent, ZooKeeper
 from klamm.telemetry.metrics import MetricsRegistry
-from klamm.zookeeper.znodes import controller as controller_znode
-from klamm.zookeeper.znodes import controller_epoch as epoch_znode
 from klamm.zookeeper.znodes import partition_state
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final = NO_LEADER
 BACKOFF_MAX_S: Final = 30.0
 REGISTRATION_RETRY_S: Final = 1.0
 SILENCE_PAUSE_S: Final = 0.05
 GIVE_BACK_TIMEOUT_S: Final = 2.0
-GROUP: Final = "kafka.controller"
-TYPE: Final = "KafkaController"
-STATS: Final = "ControllerStats"
-GAUGES: Final = {
-    "GlobalTopicCount": "topics",
-    "GlobalPartitionCount": "partitions",
-    "OfflinePartitionsCount": "offline_partitions",
-    "PreferredReplicaImbalanceCount": "preferred_replica_imbalance",
-    "TopicsToDeleteCount": "topics_to_delete",
-    "ReplicasToDeleteCount": "replicas_to_delete",
-    "TopicsIneligibleToDeleteCount": "topics_ineligible_to_delete",
-    "ReplicasIneligibleToDeleteCount": "replicas_ineligible_to_delete",
-}
-
-
-class ControllerStatistics(NamedTuple):
-    is_active: bool
-    active_controller_id: BrokerId
-    """-1: none known."""
-    controller_epoch: ControllerEpoch
-    """Of our own term; 0 when we do not lead."""
-    live_brokers: tuple[BrokerId, ...]
-    shutting_down: tuple[BrokerId, ...]
-    queue_size: int
-    counts: Counts
-    deletions: tuple[tuple[str, str], ...]
-    """Topics being deleted, and what each waits for."""
-    reassignments: tuple[tuple[str, str], ...]
-    """Partitions being reassigned, and what each waits for."""
 
 
 class Controller:
@@ -134,6 +82,7 @@ class Controller:
         self._broker = broker_id_of(config)
         self._recorder = Recorder(events_sink, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
+        self._office = Office(zk, clock, self._broker, self._on_watch)
         self._term: Term | None = None
         self._active_controller_id = NOBODY
         self._expired = False
@@ -205,7 +154,7 @@ class Controller:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Controller]:
-        self._register_metrics()
+        register_gauges(self._metrics, lambda: self.is_active, lambda: self._queue.state, self._counts)
         self._zk.add_session_listener(self)
         try:
             async with self._queue.running():
@@ -219,7 +168,7 @@ class Controller:
             for timer in self._timers:
                 timer.cancel()
             await self._stop()
-            self._remove_metrics()
+            remove_gauges(self._metrics)
 
     async def _stop(self) -> None:
         """Resign and give the office back: the session may outlive us, and a node whose owner does not act is worse
@@ -229,7 +178,7 @@ class Controller:
         if term is not None and self._may_act():
             try:
                 async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
-                    await self._give_back(term.committer)
+                    await self._office.give_back(term.committer.fence)
             except TimeoutError:
                 log.warning("/controller was not given back in %.0f s", GIVE_BACK_TIMEOUT_S)
 
@@ -277,6 +226,8 @@ class Controller:
         match event:
             case Startup():
                 await self._elect("start")
+            case TakeOver(czxid, cause):
+                await self._take_over(czxid, cause)
             case ControllerChange():
                 await self._maybe_resign()
             case Reelect():
@@ -300,13 +251,24 @@ class Controller:
     # --- election ---
 
     async def _elect(self, cause: str) -> None:
-        won = await self._run_for_election()
-        if won is None:
+        await self._lead(await self._office.stand(), cause)
+
+    async def _take_over(self, czxid: int, cause: str) -> None:
+        if self._term is not None or self._clock.monotonic() < self._stand_again_at:
             return
-        epoch, zk_version = won
-        self._recorder.begin_term(epoch)
+        former = self._active_controller_id
+        won = await self._office.take_over(czxid)
+        if won is not None:
+            self._recorder.decision("controller-moved", cause, detail=f"from broker {former} to broker {self._broker}")
+        await self._lead(won, cause)
+
+    async def _lead(self, won: Won | None, cause: str) -> None:
+        if won is None:
+            await until_connected(self._look)
+            return
+        self._recorder.begin_term(won.epoch)
         self._recorder.decision("controller-elected", cause)
-        self._term = term = self._new_term(Committer(self._zk, epoch, zk_version))
+        self._term = term = self._new_term(Committer(self._zk, won.epoch, won.zk_version))
         self._active_controller_id = self._broker
         try:
             await term.fail_over(cause)
@@ -317,54 +279,13 @@ class Controller:
             return
         self._failures = 0
 
-    async def _run_for_election(self) -> tuple[ControllerEpoch, int] | None:
-        """Epoch and its znode's version if we won; None if somebody else leads."""
-        tried: ControllerEpoch | None = None
-        while True:
-            try:
-                node = await self._look_at_controller()
-                epoch, zk_version = await self._read_epoch()
-                if node is not None:
-                    if node.stat.ephemeral_owner != self._zk.session_id:
-                        return None
-                    if tried == epoch:
-                        return epoch, zk_version  # the answer was lost, the election was not
-                tried = ControllerEpoch(epoch + 1)
-                document = controller_znode.encode(self._broker, self._clock.wall_ms())
-                ops: list[Op] = [
-                    Create(controller_znode.PATH, document, CreateMode.EPHEMERAL),
-                    Set(epoch_znode.PATH, epoch_znode.encode(tried), zk_version),
-                ]
-                if node is not None:
-                    ops.insert(0, Delete(controller_znode.PATH, node.stat.version))
-                results = await self._zk.multi(ops)
-            except ConnectionLoss:
-                await asyncio.sleep(RECONNECT_PAUSE_S)
-                continue
-            if isinstance(results[-1], Stat):
-                return tried, results[-1].version
-            # Somebody was faster, or wrote the epoch: look again.
-
-    async def _look_at_controller(self) -> Node | None:
-        """Read /controller and watch it, whether it is there or not; remember who leads."""
-        (node,) = await self._zk.get_many_and_watch([controller_znode.PATH], self._on_watch)
-        self._active_controller_id = NOBODY
-        if node is not None:
-            try:
-                self._active_controller_id = controller_znode.decode(controller_znode.PATH, node.data)
-            except ZNodeError as error:
-                self._recorder.znode_skipped(error)
-        return node
-
-    async def _read_epoch(self) -> tuple[ControllerEpoch, int]:
-        while True:
-            (node,) = await self._zk.get_many([epoch_znode.PATH])
-            if node is not None:
-                return epoch_znode.decode(epoch_znode.PATH, node.data), node.stat.version
-            try:
-                await self._zk.create(epoch_znode.PATH, epoch_znode.encode(INITIAL_CONTROLLER_EPOCH))
-            except NodeExists:
-                continue
+    async def _look(self) -> tuple[Holder | None, Epoch | None]:
+        """At the office, which watches it; remember who leads."""
+        holder, epoch = await self._office.look()
+        self._active_controller_id = NOBODY if holder is None else holder.broker
+        if holder is not None and holder.problem is not None:
+            self._recorder.znode_skipped(holder.problem)
+        return holder, epoch
 
     def _new_term(self, committer: Committer) -> Term:
         channels = Channels(
@@ -392,14 +313,14 @@ class Controller:
     # --- the end of a term ---
 
     async def _maybe_resign(self) -> None:
-        node = await until_connected(self._look_at_controller)
+        holder, _ = await until_connected(self._look)
         if self._term is None:
             return
-        if node is None or node.stat.ephemeral_owner != self._zk.session_id:
+        if holder is None or not self._office.is_ours(holder):
             await self._resign(f"/controller names {self._active_controller_id}")
-        elif self._active_controller_id != self._broker:
+        elif holder.broker != self._broker:
             # Our session holds the node but its data was edited: everybody else now follows nobody. Replace it.
-            await self._resign(f"/controller was edited to {node.data!r:.60}")
+            await self._resign(f"/controller was edited: {holder.problem or f'it names {holder.broker}'}")
             await self._elect("edited /controller healed")
 
     async def _resign(self, cause: str) -> None:
@@ -422,17 +343,9 @@ class Controller:
         term = self._term
         await self._resign(f"{type(error).__name__}: {error}")
         if term is not None:
-            await self._give_back(term.committer)
+            await self._office.give_back(term.committer.fence)
         # A little later than the others' watches, so that two that fail alike do not take turns in step.
         self._later(pause * (1 + self._random.random() / 10), Reelect())
-
-    async def _give_back(self, committer: Committer) -> None:
-        try:
-            node = await until_connected(self._look_at_controller)
-            if node is not None and node.stat.ephemeral_owner == self._zk.session_id:
-                await self._zk.multi([Check(*committer.fence), Delete(controller_znode.PATH, node.stat.version)])
-        except ZooKeeperError as error:
-            log.warning("/controller could not be given back: %s", error)
 
     # --- small things ---
 
@@ -476,18 +389,3 @@ class Controller:
 
     def _counts(self) -> Counts:
         return Counts() if self._term is None else self._term.context.counts()
-
-    def _register_metrics(self) -> None:
-        self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
-        self._metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(self.is_active))
-        self._metrics.read(GROUP, TYPE, "ControllerState", lambda: float(self._queue.state))
-        for name, field in GAUGES.items():
-            self._metrics.read(GROUP, TYPE, name, partial(self._count_of, field))
-
-    def _count_of(self, field: str) -> float:
-        return float(getattr(self._counts(), field))
-
-    def _remove_metrics(self) -> None:
-        for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
-            self._metrics.remove(GROUP, TYPE, name)
-        self._metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")

@@ -32,6 +32,8 @@ class ControllerState(IntEnum):
     ISR_CHANGE = 9
     LEADER_AND_ISR_RESPONSE = 10
     LOG_DIR_CHANGE = 11
+    CONTROLLER_SHUTDOWN = 12
+    UNCLEAN_LEADER_ELECTION_ENABLE = 13
     TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
     LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE = 16
@@ -49,10 +51,13 @@ TIMER_NAMES = {
     ControllerState.ISR_CHANGE: "IsrChangeRateAndTimeMs",
     ControllerState.LEADER_AND_ISR_RESPONSE: "LeaderAndIsrResponseReceivedRateAndTimeMs",
     ControllerState.LOG_DIR_CHANGE: "LogDirChangeRateAndTimeMs",
+    ControllerState.CONTROLLER_SHUTDOWN: "ControllerShutdownRateAndTimeMs",
+    ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE: "UncleanLeaderElectionEnableRateAndTimeMs",
     ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE: "TopicUncleanLeaderElectionEnableRateAndTimeMs",
     ControllerState.LIST_PARTITION_REASSIGNMENT: "ListPartitionReassignmentRateAndTimeMs",
 }
-"""Kafka's names; none for Idle and for answers to UpdateMetadata."""
+"""Kafka's names; none for Idle and for answers to UpdateMetadata. Dashboards ask for the ones that no event of ours
+has, too: they stay at zero."""
 
 
 class _Event:
@@ -78,6 +83,15 @@ class ControllerChange(_Event):
 class Reelect(_Event):
     """/controller is gone, or a back-off after a failed fail-over is over."""
 
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver(_Event):
+    """Replace the node at /controller, if it is still the one created by this zxid; nothing if we lead already."""
+
+    czxid: int
+    cause: str
     state = ControllerState.CONTROLLER_CHANGE
 
 
@@ -118,6 +132,24 @@ class BrokerChange(_Event):
 @dataclass(frozen=True, slots=True)
 class BrokerModifications(_Event):
     broker: BrokerId
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRefused(_Event):
+    """Our connection to it broke and it refuses new ones: is it suspect? (`suspicion`)"""
+
+    broker: BrokerId
+    epoch: BrokerEpoch
+    state = ControllerState.BROKER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConnected(_Event):
+    """One that refused took a connection, in the same life."""
+
+    broker: BrokerId
+    epoch: BrokerEpoch
     state = ControllerState.BROKER_CHANGE
 
 
@@ -283,11 +315,14 @@ ControllerEvent: TypeAlias = (
     Startup
     | ControllerChange
     | Reelect
+    | TakeOver
     | RegisterBrokerAndReelect
     | Expire
     | Crashed
     | BrokerChange
     | BrokerModifications
+    | BrokerRefused
+    | BrokerConnected
     | TopicChange
     | PartitionModifications
     | TopicDeletion

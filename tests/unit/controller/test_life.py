@@ -69,7 +69,7 @@ async def test_a_lost_race_is_no_error() -> None:
 
 @pytest.mark.parametrize("fate", ["applied", "dropped"])
 async def test_the_answer_to_the_election_is_lost(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.controller.controller.RECONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("klamm.controller.office.RECONNECT_PAUSE_S", 0)
     scenario = Scenario()
     scenario.prepare(1)
     scenario.zk.lose_answer = fate

@@ -1,0 +1,63 @@
+"""What a controller says about itself: statistics for people and tests, and the gauges under Kafka's names.
+
+The gauges are asked for when somebody scrapes and count nothing themselves: without a term they are all zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from klamm.controller.context import Counts
+from klamm.model.ids import BrokerId, ControllerEpoch
+from klamm.telemetry.metrics import MetricsRegistry
+
+GROUP: Final = "kafka.controller"
+TYPE: Final = "KafkaController"
+STATS: Final = "ControllerStats"
+GAUGES: Final = {
+    "GlobalTopicCount": "topics",
+    "GlobalPartitionCount": "partitions",
+    "OfflinePartitionsCount": "offline_partitions",
+    "PreferredReplicaImbalanceCount": "preferred_replica_imbalance",
+    "TopicsToDeleteCount": "topics_to_delete",
+    "ReplicasToDeleteCount": "replicas_to_delete",
+    "TopicsIneligibleToDeleteCount": "topics_ineligible_to_delete",
+    "ReplicasIneligibleToDeleteCount": "replicas_ineligible_to_delete",
+}
+
+
+class ControllerStatistics(NamedTuple):
+    is_active: bool
+    active_controller_id: BrokerId
+    """-1: none known."""
+    controller_epoch: ControllerEpoch
+    """Of our own term; 0 when we do not lead."""
+    live_brokers: tuple[BrokerId, ...]
+    shutting_down: tuple[BrokerId, ...]
+    queue_size: int
+    counts: Counts
+    deletions: tuple[tuple[str, str], ...]
+    """Topics being deleted, and what each waits for."""
+    reassignments: tuple[tuple[str, str], ...]
+    """Partitions being reassigned, and what each waits for."""
+
+
+def register_gauges(
+    metrics: MetricsRegistry, is_active: Callable[[], bool], state: Callable[[], int], counts: Callable[[], Counts]
+) -> None:
+    def count_of(field: str) -> float:
+        return float(getattr(counts(), field))
+
+    metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
+    metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
+    metrics.read(GROUP, TYPE, "ControllerState", lambda: float(state()))
+    for name, field in GAUGES.items():
+        metrics.read(GROUP, TYPE, name, partial(count_of, field))
+
+
+def remove_gauges(metrics: MetricsRegistry) -> None:
+    for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
+        metrics.remove(GROUP, TYPE, name)
+    metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
