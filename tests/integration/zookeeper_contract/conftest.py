@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import random
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,12 @@ import pytest_asyncio
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
+from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
-SERVERS = ("ours", "real", "ensemble")
+SERVERS = ("ours", "lagging", "real", "ensemble")
+"""`lagging` is a follower of ours that is late by up to LAG seconds; `ensemble` a follower of three real ones."""
+LAG = 0.004
 TICK_MS = 500
 PATIENCE = 10.0
 OPEN = ((31, "world", "anyone"),)
@@ -456,14 +459,26 @@ class Target(NamedTuple):
     port: int
     timeout_ms_max: int
     mode: str
+    members: Mapping[str, Sequence[int]] = {}
+    """Ports by role, where there are several servers."""
 
 
 @asynccontextmanager
 async def _running(kind: str, directory: Path) -> AsyncIterator[Target]:
     if kind == "ours":
-        ours = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS)
-        async with ours.running():
+        async with MemoryZooKeeper(
+            AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS
+        ).running() as ours:
             yield Target(ours.port, 20 * TICK_MS, "standalone")
+    elif kind == "lagging":
+        async with AsyncExitStack() as stack:
+            ours = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), tick_ms=TICK_MS)
+            await stack.enter_async_context(ours.running())
+            ports = []
+            for seed in (1, 2):
+                follower = LaggingFollower(ours, AsyncioNetwork(), SystemClock(), random.Random(seed), delay_max=LAG)
+                ports.append((await stack.enter_async_context(follower.running())).port)
+            yield Target(ports[0], 20 * TICK_MS, "follower", {"leader": [ours.port], "follower": ports})
     elif (reason := available()) is not None:
         pytest.fail(reason)
     elif kind == "real":
@@ -472,10 +487,11 @@ async def _running(kind: str, directory: Path) -> AsyncIterator[Target]:
             yield Target(real.port, 20 * TICK_MS, "standalone")
     else:
         async with EmbeddedEnsemble(directory, tick_ms=TICK_MS, force_sync=False).running() as ensemble:
+            members: dict[str, list[int]] = {"leader": [], "follower": []}
             for member in ensemble.members:
-                if await member.mode() == "follower":  # where reads and writes take different ways
-                    yield Target(member.port, 60_000, "follower")
-                    return
+                members[await member.mode() or "lost"].append(member.port)
+            # A follower: there reads and writes take different ways.
+            yield Target(members["follower"][0], 60_000, "follower", members)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=SERVERS)
@@ -504,8 +520,9 @@ async def connect(port: int) -> AsyncIterator[Connect]:
         behind: bytes = b"",
         resume: Client | None = None,
         handshake: bool = True,
+        at: int = port,
     ) -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=64 << 20)
+        reader, writer = await asyncio.open_connection("127.0.0.1", at, limit=64 << 20)
         client = Client(reader, writer, root)
         clients.append(client)
         if resume is not None:

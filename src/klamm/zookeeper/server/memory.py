@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from klamm.model.ports import Clock, Listening, Network
 from klamm.zookeeper import jute
@@ -26,10 +26,21 @@ HANDSHAKE_SECONDS_MAX: Final = 10.0
 CONTAINER_CHECK_SECONDS: Final = 60.0
 
 
-class _Connection(asyncio.Protocol):
-    """One accepted connection. Holds frames back by the seeded delay, and stops reading from who does not read."""
+class Serving(Protocol):
+    """Whom an accepted connection belongs to."""
 
-    def __init__(self, server: MemoryZooKeeper) -> None:
+    @property
+    def service(self) -> ZooKeeperService: ...
+
+    def watch_expiry(self) -> None: ...
+
+    def watch_containers(self) -> None: ...
+
+
+class AcceptedConnection(asyncio.Protocol):
+    """A transport's way to the service. Holds frames back by the seeded delay, stops reading from who does not read."""
+
+    def __init__(self, server: Serving) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -178,7 +189,7 @@ class MemoryZooKeeper:
         if self._journal is not None:
             self._journal.open(self.service.database)
         self.service.sessions.touch_all(self.service.database.now_ms())
-        self._listening = await self._network.listen(lambda: _Connection(self), host, port)
+        self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
         self.watch_containers()
         self.watch_expiry()
 

@@ -40,6 +40,9 @@ VERSION: Final = "3.9.5-klamm"
 OnWrite = Callable[[str, str, int], None]
 """Told of every applied change: what ("create", "set", ...), path, session; before the client hears of it."""
 
+OnCommit = Callable[[Transaction], None]
+"""Told of every transaction, also of those that changed nothing, in the order of their zxids."""
+
 NO_WATCHER: Final = -121
 RECONFIG_DISABLED: Final = -123
 _EFFECT_NAMES: Final[dict[type[Effect], str]] = {
@@ -66,23 +69,31 @@ class ZooKeeperService:
         journal: Journal | None = None,
         faults: Faults | None = None,
         on_write: OnWrite | None = None,
+        sessions: SessionTable[ServerConnection] | None = None,
     ) -> None:
+        """`sessions`: those of the leader that this one follows, else its own."""
         self.frame_bytes_max = frame_bytes_max
         self.faults = faults
         self.on_write = on_write
         self.watches: WatchTable[ServerConnection] = WatchTable()
         self.connections: dict[ServerConnection, None] = {}
-        sessions: SessionTable[ServerConnection] = SessionTable(
-            tick_ms=tick_ms,
-            timeout_ms_min=session_timeout_ms_min or 2 * tick_ms,
-            timeout_ms_max=session_timeout_ms_max or 20 * tick_ms,
-            random=random,
-        )
+        self.followers: list[OnCommit] = []
+        if sessions is None:
+            sessions = SessionTable(
+                tick_ms=tick_ms,
+                timeout_ms_min=session_timeout_ms_min or 2 * tick_ms,
+                timeout_ms_max=session_timeout_ms_max or 20 * tick_ms,
+                random=random,
+            )
         self.database: Database[ServerConnection] = Database(clock, sessions, self._committed, journal)
         self._journal = journal
         self._with_output: dict[ServerConnection, None] = {}
         self._received = self._sent = 0
         self._handlers: dict[int, Handler] = self._table()
+
+    @property
+    def mode(self) -> str:
+        return "leader" if self.followers else "standalone"
 
     @property
     def sessions(self) -> SessionTable[ServerConnection]:
@@ -131,18 +142,26 @@ class ZooKeeperService:
             connection.close()  # the client has seen more than we know: to serve it would take it back in time
             return
         session = self._resume(wanted) if wanted.session_id else self._open(wanted)
+        if session is not None:
+            connection.session = session
+            connection.caller.session_id = session.id
+            session.connection = connection
+        self._when_current(connection, lambda: self._welcome(connection, session, wanted.read_only is not None))
+
+    def _welcome(
+        self, connection: ServerConnection, session: Session[ServerConnection] | None, with_read_only: bool
+    ) -> None:
+        read_only = False if with_read_only else None
         if session is None:
-            gone = ConnectResponse(0, 0, jute.NO_PASSWORD, None if wanted.read_only is None else False)
-            connection.send(jute.frame(gone.pack()))
+            connection.send(jute.frame(ConnectResponse(0, 0, jute.NO_PASSWORD, read_only).pack()))
             connection.close()
             return
-        connection.session = session
-        connection.caller.session_id = session.id
-        session.connection = connection
-        response = ConnectResponse(
-            session.timeout_ms, session.id, session.password, None if wanted.read_only is None else False
-        )
+        response = ConnectResponse(session.timeout_ms, session.id, session.password, read_only)
         connection.send(jute.frame(response.pack()))
+
+    def _when_current(self, connection: ServerConnection, answer: Callable[[], None]) -> None:
+        """Answer when this server has all that was committed up to now: at once, unless it follows another."""
+        answer()
 
     def _open(self, wanted: ConnectRequest) -> Session[ServerConnection]:
         return self.database.open_session(self.sessions.clamp(wanted.timeout_ms))
@@ -151,7 +170,7 @@ class ZooKeeperService:
         session = self.sessions.get(wanted.session_id)
         if session is None:
             return None
-        if session.connection is not None:
+        if session.connection in self.connections:
             session.connection.close()  # also when the password turns out to be wrong: ZooKeeper does the same
         if wanted.password != session.password:
             return None
@@ -187,6 +206,9 @@ class ZooKeeperService:
         xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
         session = connection.session
         assert session is not None
+        if session.connection is not connection:
+            connection.close()  # the session has moved to a follower
+            return
         self.sessions.touch(session, self.database.now_ms())
         self._received += 1
         if self.faults is None:
@@ -380,6 +402,8 @@ class ZooKeeperService:
     # --- after a commit ----------------------------------------------------------------------------------------------
 
     def _committed(self, transaction: Transaction, session_id: int) -> None:
+        for tell_follower in self.followers:
+            tell_follower(transaction)
         if self.watches.data.by_path or self.watches.child.by_path:
             for event in transaction.events:
                 self._fire(event, transaction.zxid)
@@ -413,7 +437,7 @@ class ZooKeeperService:
                 return (
                     f"Zookeeper version: {VERSION}, built on klamm\nLatency min/avg/max: 0/0.0/0\n"
                     f"Received: {self._received}\nSent: {self._sent}\nConnections: {len(self.connections)}\n"
-                    f"Outstanding: 0\nZxid: {self.database.zxid:#x}\nMode: standalone\n"
+                    f"Outstanding: 0\nZxid: {self.database.zxid:#x}\nMode: {self.mode}\n"
                     f"Node count: {len(self.database.tree)}\n"
                 )
             case "mntr":
@@ -424,7 +448,7 @@ class ZooKeeperService:
         tree = self.database.tree
         return [
             ("version", VERSION),
-            ("server_state", "standalone"),
+            ("server_state", self.mode),
             ("packets_received", self._received),
             ("packets_sent", self._sent),
             ("num_alive_connections", len(self.connections)),
