@@ -14,11 +14,11 @@ TOPICS = "BrokerTopicMetrics"
 
 def register_metrics(metrics: MetricsRegistry, replicas: ReplicaManager, appends: Appends, reads: Reads) -> None:
     read = metrics.read
-    read(SERVER, REPLICAS, "LeaderCount", lambda: replicas.leader_count)
+    read(SERVER, REPLICAS, "LeaderCount", lambda: replicas.tallies.leaders)
     read(SERVER, REPLICAS, "PartitionCount", lambda: len(replicas.partitions))
-    read(SERVER, REPLICAS, "UnderReplicatedPartitions", lambda: replicas.under_replicated_count)
-    read(SERVER, REPLICAS, "UnderMinIsrPartitionCount", lambda: replicas.under_min_isr_count)
-    read(SERVER, REPLICAS, "AtMinIsrPartitionCount", lambda: replicas.at_min_isr_count)
+    read(SERVER, REPLICAS, "UnderReplicatedPartitions", lambda: replicas.tallies.under_replicated)
+    read(SERVER, REPLICAS, "UnderMinIsrPartitionCount", lambda: replicas.tallies.under_min_isr)
+    read(SERVER, REPLICAS, "AtMinIsrPartitionCount", lambda: replicas.tallies.at_min_isr)
     read(SERVER, REPLICAS, "IsrShrinksPerSec", lambda: replicas.isr_writer.shrinks)
     read(SERVER, REPLICAS, "IsrExpandsPerSec", lambda: replicas.isr_writer.expansions)
     read(SERVER, REPLICAS, "FailedIsrUpdatesPerSec", lambda: replicas.isr_writer.failed_updates)

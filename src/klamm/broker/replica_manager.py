@@ -21,6 +21,7 @@ from klamm.broker.isr_writer import IsrWriter
 from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
 from klamm.broker.partition import Partition, PartitionOrder
 from klamm.broker.purgatory import Purgatory
+from klamm.broker.tallies import Tallies
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.log.log import Log
 from klamm.log.manager import LogManager
@@ -100,6 +101,7 @@ class ReplicaManager:
         self.controller_epoch = INITIAL_CONTROLLER_EPOCH
         self.is_shutting_down = False
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.tallies = Tallies()
         self.waiting_produces = Purgatory()
         self.waiting_fetches = Purgatory()
         self._max_lag = config.replica_lag_time_max_ms / 1000
@@ -170,22 +172,6 @@ class ReplicaManager:
         """After 2/3 of the session timeout in silence a leader cannot know that it still is one (design D1)."""
         return self._zk.silence() <= SILENCE_SHARE * self._zk.session_timeout_ms / 1000
 
-    @property
-    def leader_count(self) -> int:
-        return sum(partition.is_leader for partition in self.partitions.values())
-
-    @property
-    def under_replicated_count(self) -> int:
-        return sum(partition.is_under_replicated for partition in self.partitions.values())
-
-    @property
-    def under_min_isr_count(self) -> int:
-        return sum(partition.is_under_min_isr for partition in self.partitions.values())
-
-    @property
-    def at_min_isr_count(self) -> int:
-        return sum(partition.is_at_min_isr for partition in self.partitions.values())
-
     # --- what moved ---
 
     def moved(self, name: TopicPartition) -> None:
@@ -212,6 +198,7 @@ class ReplicaManager:
     def _isr_settled(self, partition: Partition, before: tuple[BrokerId, ...]) -> None:
         cause = "isr-shrink" if len(partition.isr) < len(before) else "isr-expand"
         self._events.emit([self._change(partition, "leader", cause)])
+        self.tallies.update(partition)
         partition.maybe_increment_high_watermark()
         self.moved(partition.topic_partition)
 
@@ -370,7 +357,9 @@ class ReplicaManager:
                 level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
                 log.log(level, "%s: leader %d is not alive, nobody to follow", order.partition, order.state.leader)
                 partition.log = opened
+                self.tallies.update(partition)
                 continue
+            self.tallies.update(partition)
             changes.append(self._change(partition, before, cause))
         self._events.emit(changes)
         for order in orders:
@@ -418,6 +407,7 @@ class ReplicaManager:
         if partition is not None:
             before = role_of(partition)
             partition.log = None
+            self.tallies.update(partition)
             change = self._change(partition, before, f"stop-replica from controller {sender.controller_id}")
             self._events.emit([change])
         if self.logs.get(name) is None:

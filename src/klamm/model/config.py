@@ -124,8 +124,12 @@ class BrokerConfig:
     # Our own
     controller_only: bool = boolean("klamm.controller.only", False)
     """A dedicated controller node: placement gives it no replicas."""
+    fast_failover: bool = boolean("klamm.fast.failover", False)
+    """Act on a broker, or a controller, whose port refuses, before its ZooKeeper session ends (design D11)."""
     state_change_log_dir: str = text("klamm.state.change.log.dir", "")
     """Where state-change.log and state-change.json are written; empty: beside the first log directory."""
+    http_listener: str = text("klamm.http.listener", "")
+    """HOST:PORT of the HTTP side, which serves /metrics; empty: none."""
 
     def validate(self) -> None:
         """Relations between keys, which no single key can tell."""
@@ -149,6 +153,8 @@ class BrokerConfig:
                 f"control.plane.listener.name={self.control_plane_listener_name} is not among "
                 f"listeners {', '.join(names)}"
             )
+        if self.http_listener:
+            parse_address("klamm.http.listener", self.http_listener)
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise ConfigError(
                 f"replica.fetch.wait.max.ms={self.replica_fetch_wait_max_ms} must not exceed "
@@ -190,6 +196,13 @@ class BrokerConfig:
                 )
             protocols[listener.strip().upper()] = SecurityProtocol[protocol.upper()]
         return protocols
+
+
+def parse_address(key: str, value: str) -> tuple[str, int]:
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{key}={value!r} is not valid: it must be HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def parse_endpoints(

@@ -12,19 +12,21 @@ import logging
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from klamm.broker.broker import Broker
 from klamm.controller.controller import Controller
 from klamm.log.manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
-from klamm.model.config import BrokerConfig, broker_id_of
+from klamm.model.config import BrokerConfig, broker_id_of, parse_address
 from klamm.model.errors import ConfigError, ConnectionLoss, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.net.listener import Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import Unlimited
+from klamm.server.http import HttpListener
 from klamm.server.registration import Registration
 from klamm.server.runtime import Ports
 from klamm.telemetry.loop_monitor import LoopMonitor
@@ -45,6 +47,7 @@ class BrokerServer:
         self.metrics = MetricsRegistry()
         self.endpoints: tuple[Endpoint, ...] = ()
         """Advertised, with the ports that were really bound."""
+        self.http: HttpListener | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[BrokerServer]:
@@ -81,6 +84,7 @@ class BrokerServer:
                 quotas=Unlimited(),
                 controller=_ControllerVerbs(controller),
             )
+            self._bind_http(control)
             await broker.load_logs()
             listeners = await self._bind(control, broker)
             self.endpoints = self._advertised(listeners)
@@ -95,6 +99,8 @@ class BrokerServer:
             await control.enter_async_context(controller.running())
             for listener in listeners:
                 listener.serve()
+            if self.http is not None:
+                await data.enter_async_context(self.http.running())
             yield self
             await broker.controlled_shutdown()
 
@@ -117,10 +123,18 @@ class BrokerServer:
         except ConnectionLoss as error:
             raise ConfigError(f"zookeeper.connect={config.zookeeper_connect}: {error}") from None
         stack.push_async_callback(zk.close)
+        self._register_session_metrics(zk)
         await zk.ensure_path("/")
         for path in PERSISTENT_PATHS:
             await zk.ensure_path(path)
         return zk
+
+    def _register_session_metrics(self, zk: ZooKeeperClient) -> None:
+        read = partial(self.metrics.read, "kafka.server", "SessionExpireListener")
+        read("ZooKeeperDisconnectsPerSec", lambda: zk.disconnections)
+        read("ZooKeeperExpiresPerSec", lambda: zk.expirations)
+        for never_yet in ("AuthFailures", "ReadOnlyConnects", "SaslAuthentications"):
+            read(f"ZooKeeper{never_yet}PerSec", lambda: 0)
 
     async def _cluster_id(self, zk: ZooKeeperClient) -> str:
         path = cluster_id_znode.PATH
@@ -138,6 +152,11 @@ class BrokerServer:
         stack.callback(logs.unlock_directories)
         logs.verify_and_write_meta(self.id, cluster_id)
         return logs
+
+    def _bind_http(self, stack: AsyncExitStack) -> None:
+        if self.config.http_listener:
+            self.http = HttpListener(*parse_address("klamm.http.listener", self.config.http_listener), self.metrics)
+            stack.callback(self.http.close)
 
     async def _bind(self, stack: AsyncExitStack, broker: Broker) -> list[Listener]:
         config = self.config

@@ -35,20 +35,28 @@ Properties = Mapping[str, str]
 class LocalBroker:
     """One broker process with its properties file and data directory."""
 
-    def __init__(self, broker_id: int, directory: Path, zookeeper: str, port: int, properties: Properties) -> None:
+    def __init__(
+        self, broker_id: int, directory: Path, zookeeper: str, port: int, properties: Properties, *, http: bool = False
+    ) -> None:
         self.id = broker_id
         self.directory = directory
         self._zookeeper = zookeeper
         self._properties = dict(properties)
         self._reserved: list[int] = []
         self.port = port or self._reserve()
-        self._internal_port = self._reserve()
+        self.internal_port = self._reserve()
+        self._http_port = self._reserve() if http else 0
         self._file = directory / "server.properties"
         self.child = ServerProcess(f"broker {broker_id}", ["broker", str(self._file)], directory / "broker.log")
 
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        assert self._http_port, "started without http"
+        return f"http://{HOST}:{self._http_port}/metrics"
 
     @property
     def alive(self) -> bool:
@@ -72,12 +80,13 @@ class LocalBroker:
         return {
             "broker.id": str(self.id),
             "zookeeper.connect": self._zookeeper,
-            "listeners": f"CLIENT://{HOST}:{self.port},INTERNAL://{HOST}:{self._internal_port}",
+            "listeners": f"CLIENT://{HOST}:{self.port},INTERNAL://{HOST}:{self.internal_port}",
             "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
             "inter.broker.listener.name": "INTERNAL",
             "log.dirs": str(self.directory / "data"),
             # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
             "controlled.shutdown.retry.backoff.ms": "200",
+            **({"klamm.http.listener": f"{HOST}:{self._http_port}"} if self._http_port else {}),
             **self._properties,
         }
 
@@ -91,9 +100,11 @@ class LocalCluster:
         zookeeper: str = "",
         port: int = 0,
         durable: bool = False,
+        http: bool = False,
         properties: Properties | None = None,
     ) -> None:
         self._directory = directory
+        self._http = http
         self._broker_count = brokers
         self._wanted_zookeeper = zookeeper
         self._port = port
@@ -116,7 +127,9 @@ class LocalCluster:
             for broker_id in range(1, self._broker_count + 1):
                 port = self._port + broker_id - 1 if self._port else 0
                 directory = self._directory / f"broker-{broker_id}"
-                self.brokers[broker_id] = LocalBroker(broker_id, directory, address, port, self._properties)
+                self.brokers[broker_id] = LocalBroker(
+                    broker_id, directory, address, port, self._properties, http=self._http
+                )
             try:
                 await self._start_all()
                 await self.wait_until_ready()

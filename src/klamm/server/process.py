@@ -24,6 +24,8 @@ async def _serve(config: BrokerConfig) -> int:
     stop = runtime.stop_on_signals()
     server = BrokerServer(config, runtime.real_ports())
     async with server.running():
+        if server.http is not None:
+            logger.info("metrics at %s/metrics", server.http.url)
         print(f"broker {server.id} ready: {', '.join(map(str, server.endpoints))}", flush=True)
         await stop.wait()
         logger.info("stopping: controlled shutdown")

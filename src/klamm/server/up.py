@@ -26,6 +26,7 @@ async def _run(brokers: int, zookeeper: str, data: Path | None, port: int) -> in
         zookeeper=zookeeper,
         port=port,
         durable=data is not None,
+        http=True,
         properties={"default.replication.factor": replicas, "zookeeper.session.timeout.ms": "6000"},
     )
     try:
@@ -33,6 +34,7 @@ async def _run(brokers: int, zookeeper: str, data: Path | None, port: int) -> in
             print(f"klamm is up after {time.monotonic() - started:.1f} s")
             print(f"  bootstrap   {cluster.bootstrap}")
             print(f"  ZooKeeper   {cluster.zookeeper} ({cluster.zookeeper_kind})")
+            print(f"  metrics     {'  '.join(broker.metrics_url for broker in cluster.brokers.values())}")
             print(f"  data        {directory}{'' if data else ' (removed at the end; --data DIR keeps it)'}")
             print("Ctrl-C stops it.", flush=True)
             await stop.wait()

@@ -1,13 +1,14 @@
 """One registry of metrics under Kafka's own names, exported to Prometheus the way Kafka's JMX exporter spells them.
 
 A metric is named as in JMX: `kafka.controller:type=KafkaController,name=ActiveControllerCount`. Updating one is an
-attribute change in the loop, nothing more; formatting happens when somebody scrapes.
+attribute change in the loop, nothing more; formatting happens when somebody scrapes. Spelling is that of the JMX
+exporter's own example for Kafka, on which operators' dashboards are built: all in lower case, what counts (`...PerSec`,
+`...-total`) without that ending and with `_total`, a timer as a summary with its quantiles.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ from prometheus_client.registry import Collector
 TIMER_SAMPLES: Final = 1028
 """As many as Kafka's histograms keep; old samples leave as new ones come."""
 QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
+COUNTER_ENDINGS: Final = ("PerSec", "-total")
 
 
 class MetricName(NamedTuple):
@@ -29,8 +31,19 @@ class MetricName(NamedTuple):
     tags: tuple[tuple[str, str], ...] = ()
 
     @property
+    def is_counter(self) -> bool:
+        return self.name.endswith(COUNTER_ENDINGS)
+
+    @property
     def prometheus(self) -> str:
-        return re.sub(r"[^a-z0-9_]", "_", f"{self.group}_{self.type}_{self.name}".lower())
+        """
+        >>> MetricName("kafka.server", "ReplicaManager", "IsrShrinksPerSec").prometheus
+        'kafka_server_replicamanager_isrshrinks'
+        """
+        name = self.name
+        for ending in COUNTER_ENDINGS:
+            name = name.removesuffix(ending)
+        return re.sub(r"[^a-z0-9_]", "_", f"{self.group}_{self.type}_{name}".lower())
 
     def __str__(self) -> str:
         tags = "".join(f",{key}={value}" for key, value in self.tags)
@@ -76,9 +89,7 @@ class Timer:
         self._recent.append(duration_ms)
 
     def quantiles(self) -> dict[float, float]:
-        ordered: list[float] = []
-        for sample in self._recent:
-            insort(ordered, sample)
+        ordered = sorted(self._recent)
         if not ordered:
             return {}
         return {q: ordered[min(len(ordered) - 1, int(q * len(ordered)))] for q in QUANTILES}
@@ -109,7 +120,7 @@ class MetricsRegistry(Collector):
         return timer
 
     def read(self, group: str, type: str, name: str, value: Callable[[], float], **tags: str) -> None:
-        """A gauge whose value is asked for when somebody scrapes; it must be cheap."""
+        """A value that is asked for when somebody scrapes; it must be cheap. A name that counts makes it a counter."""
         self._metrics[_name(group, type, name, tags)] = value
 
     def remove(self, group: str, type: str, name: str, **tags: str) -> None:
@@ -131,7 +142,7 @@ class MetricsRegistry(Collector):
             yield _family(family, labels, members)
 
     def exposition(self) -> bytes:
-        """What /metrics answers."""
+        """In Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
@@ -159,7 +170,7 @@ def _family(family: str, labels: list[str], members: list[tuple[MetricName, Inst
 
     first_name, first = members[0]
     help_text = f"{first_name.group}:type={first_name.type},name={first_name.name}"
-    if isinstance(first, Meter):
+    if first_name.is_counter:
         counters = CounterMetricFamily(family, help_text, labels=labels)
         for name, instrument in members:
             counters.add_metric(label_values(name), _value(instrument))

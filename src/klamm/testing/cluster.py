@@ -67,6 +67,10 @@ class KlammCluster:
         assert pid is not None, f"broker {broker} does not run"
         return pid
 
+    def metrics_url(self, broker: int) -> str:
+        """Of a cluster started with `http=True`."""
+        return self._local.brokers[broker].metrics_url
+
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """The live leader, awaited if there is none at the moment."""
 
@@ -81,9 +85,9 @@ class KlammCluster:
     def isr_of(self, topic: str, partition: int = 0) -> list[int]:
         return next(sorted(p.isr_nodes) for p in self.partitions(topic) if p.partition_index == partition)
 
-    def partitions(self, topic: str) -> list[Any]:
-        """Partition entries of Metadata, as the first broker that answers has them."""
-        for broker in self.alive:
+    def partitions(self, topic: str, *, seen_by: int | None = None) -> list[Any]:
+        """Partition entries of Metadata, as this broker has them, or the first that answers."""
+        for broker in self.alive if seen_by is None else [seen_by]:
             metadata = self._call(self._local.metadata(broker, [topic]))
             if metadata is not None:
                 return list(metadata.topics[0].partitions)
@@ -176,6 +180,7 @@ def running_cluster(
     *,
     brokers: int = 3,
     zookeeper: str = "memory",
+    http: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[KlammCluster]:
     """A cluster for the length of a `with`; the fixture is this with pytest's temporary directory."""
@@ -183,6 +188,7 @@ def running_cluster(
         directory,
         brokers=brokers,
         zookeeper=zookeeper,
+        http=http,
         properties={"zookeeper.session.timeout.ms": "6000", **(properties or {})},
     )
     loop = asyncio.new_event_loop()

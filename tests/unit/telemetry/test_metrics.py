@@ -11,7 +11,7 @@ def test_metrics_are_exported_under_kafkas_names() -> None:
     registry.read("kafka.controller", "ControllerChannelManager", "QueueSize", lambda: 7, broker_id="3")
     text = registry.exposition().decode()
     assert "kafka_controller_kafkacontroller_activecontrollercount 1.0" in text
-    assert "kafka_controller_controllerstats_uncleanleaderelectionspersec_total 2.0" in text
+    assert "kafka_controller_controllerstats_uncleanleaderelections_total 2.0" in text
     assert "kafka_controller_controllerstats_leaderelectionrateandtimems_sum 12.5" in text
     assert 'kafka_controller_controllerchannelmanager_queuesize{broker_id="3"} 7.0' in text
     assert "kafka.controller:type=ControllerChannelManager,name=QueueSize,broker-id=3" in map(str, registry.names())

@@ -1,0 +1,106 @@
+"""The HTTP side of a broker process: `/metrics` for Prometheus. Off unless `klamm.http.listener` names an address.
+
+Starlette on uvicorn, in the broker's own loop and without uvicorn's signal handlers: signals are the process's business
+(`runtime`). Both take a quarter of a second to import, so they are imported last, in a thread, when the broker already
+answers: neither a cold start nor an election waits for them. The port is taken early: an address that cannot be had
+stops the start with a clear line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from klamm.model.errors import ConfigError
+from klamm.telemetry.metrics import MetricsRegistry
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+BACKLOG: Final = 64
+GRACE_SECONDS: Final = 1
+"""For a scrape that is under way when the broker stops."""
+
+
+class HttpListener:
+    def __init__(self, host: str, port: int, metrics: MetricsRegistry) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(metrics)
+        ProcessCollector(registry=self._registry)
+        metrics.read("klamm", "Process", "TaskCount", lambda: len(asyncio.all_tasks()))
+        self._socket = _bind(host, port)
+        self.url = f"http://{host or '127.0.0.1'}:{self._socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Also when it was never `running`."""
+        self._socket.close()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[HttpListener]:
+        """At once: who asks before the server is there waits in the socket's backlog."""
+        stop = asyncio.Event()
+        serving = asyncio.create_task(self._serve(stop), name="http")
+        try:
+            yield self
+        finally:
+            stop.set()
+            await serving
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        server = await asyncio.to_thread(_server, self._metrics)
+        if stop.is_set():
+            return
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="http-server")
+        await stop.wait()
+        server.should_exit = True
+        await serving
+
+    async def _metrics(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"Content-Type": content_type})
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ConfigError(f"klamm.http.listener: cannot listen on {host}:{port}: {reason}") from None
+    return listening
+
+
+def _server(metrics: Any) -> Any:
+    """A uvicorn server that leaves signals and logging alone. In a thread: this is where the imports happen."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    class Embedded(uvicorn.Server):
+        def capture_signals(self) -> Any:
+            return nullcontext()
+
+    config = uvicorn.Config(
+        Starlette(routes=[Route("/metrics", metrics, methods=["GET"])]),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    config.load()
+    return Embedded(config)

@@ -1,0 +1,135 @@
+"""/metrics of real brokers: Prometheus can read it, and every metric of the controller is there, also on those that do
+not lead, where it is zero."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from klamm.model.errors import ConfigError
+from klamm.server.http import HttpListener
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.testing.cluster import KlammCluster, running_cluster
+
+CONTROLLER_GAUGES = (
+    "kafkacontroller_activecontrollercount",
+    "kafkacontroller_offlinepartitionscount",
+    "kafkacontroller_preferredreplicaimbalancecount",
+    "kafkacontroller_controllerstate",
+    "kafkacontroller_globaltopiccount",
+    "kafkacontroller_globalpartitioncount",
+    "kafkacontroller_topicstodeletecount",
+    "kafkacontroller_replicastodeletecount",
+    "kafkacontroller_topicsineligibletodeletecount",
+    "kafkacontroller_replicasineligibletodeletecount",
+    "controllereventmanager_eventqueuesize",
+)
+CONTROLLER_TIMERS = (
+    "controllerchange",
+    "leaderelection",
+    "topicchange",
+    "topicdeletion",
+    "partitionreassignment",
+    "autoleaderbalance",
+    "manualleaderbalance",
+    "controlledshutdown",
+    "isrchange",
+    "leaderandisrresponsereceived",
+    "logdirchange",
+    "controllershutdown",
+    "uncleanleaderelectionenable",
+    "topicuncleanleaderelectionenable",
+    "listpartitionreassignment",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
+    with running_cluster(tmp_path_factory.mktemp("metrics"), brokers=2, http=True) as started:
+        started.create_topic("measured", partitions=6, replication_factor=2)
+        started.wait_until_healthy()
+        yield started
+
+
+def scrape(url: str) -> dict[str, float]:
+    """Samples without labels by name, read by Prometheus' own parser."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    assert len({family.name for family in families}) == len(families), "a family is announced once"
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+def test_every_controller_metric_is_there_and_zero_where_nobody_leads(cluster: KlammCluster) -> None:
+    leading = cluster.controller
+    following = next(broker for broker in cluster.broker_ids if broker != leading)
+    for broker in (leading, following):
+        samples = scrape(cluster.metrics_url(broker))
+        for name in CONTROLLER_GAUGES:
+            assert f"kafka_controller_{name}" in samples
+        for name in CONTROLLER_TIMERS:
+            assert f"kafka_controller_controllerstats_{name}rateandtimems_count" in samples
+        assert "kafka_controller_controllerstats_uncleanleaderelections_total" in samples
+        assert "kafka_controller_controllereventmanager_eventqueuetimems_count" in samples
+        if broker == following:
+            assert {name: samples[f"kafka_controller_{name}"] for name in CONTROLLER_GAUGES} == dict.fromkeys(
+                CONTROLLER_GAUGES, 0.0
+            )
+        else:
+            assert samples["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+            assert samples["kafka_controller_kafkacontroller_globaltopiccount"] == 1
+            assert samples["kafka_controller_kafkacontroller_globalpartitioncount"] == 6
+
+
+def test_brokers_tell_of_their_replicas_and_of_the_process(cluster: KlammCluster) -> None:
+    all_samples = [scrape(cluster.metrics_url(broker)) for broker in cluster.broker_ids]
+    assert sum(samples["kafka_server_replicamanager_leadercount"] for samples in all_samples) == 6
+    for samples in all_samples:
+        assert samples["kafka_server_replicamanager_partitioncount"] == 6
+        assert samples["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+        assert samples["kafka_server_sessionexpirelistener_zookeeperexpires_total"] == 0
+        assert samples["process_resident_memory_bytes"] > 10e6
+        assert samples["klamm_process_taskcount"] > 5
+
+
+def test_a_dead_follower_is_seen_in_the_gauges(cluster: KlammCluster) -> None:
+    """Kept in step with each change of role and ISR, not by looking at every partition when somebody asks."""
+    victim, other = (broker for broker in sorted(cluster.broker_ids, key=lambda b: b == cluster.controller))
+    cluster.kill(victim)
+    wanted = {"leadercount": 6.0, "underreplicatedpartitions": 6.0, "atminisrpartitioncount": 6.0}
+    deadline = time.monotonic() + 60
+    while True:
+        samples = scrape(cluster.metrics_url(other))
+        found = {name: samples[f"kafka_server_replicamanager_{name}"] for name in wanted}
+        if found == wanted:
+            break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    cluster.start(victim)
+    cluster.wait_until_healthy()
+    assert scrape(cluster.metrics_url(other))["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+
+
+def test_nothing_else_is_served(cluster: KlammCluster) -> None:
+    base = cluster.metrics_url(1).removesuffix("/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{base}/etc/passwd", timeout=30)
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(urllib.request.Request(f"{base}/metrics", data=b"x", method="POST"), timeout=30)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            HttpListener("127.0.0.1", port, MetricsRegistry())
+    assert str(refused.value) == f"klamm.http.listener: cannot listen on 127.0.0.1:{port}: {os.strerror(98)}"
