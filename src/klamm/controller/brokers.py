@@ -1,7 +1,8 @@
 """Membership: brokers that came, died, or bounced (the same id with a larger epoch), and endpoints that changed.
 
 Order within one change, as Kafka's: the new ones, the bounced ones (failure, then start), the dead ones. Reads happen
-before; what was read comes in as `registered`.
+before; what was read comes in as `registered`. A suspect (`suspicion`) is half a dead one: it loses what others of the
+ISR can take over, at once; the rest of the failure procedure follows when its session ends, and finds that done.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import NamedTuple
 
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.deletion import fail_deletion, resume_deletions
-from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online
-from klamm.controller.states import PartitionState
-from klamm.controller.steps import Decision, Move
+from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online, suspicion_rule
+from klamm.controller.states import PartitionState, ReplicaState
+from klamm.controller.steps import ChangeStates, Decision, Move
 from klamm.model.brokers import LiveBroker
 from klamm.model.ids import BrokerId, ControllerEpoch
 
@@ -97,6 +98,23 @@ def on_replicas_offline(
     yield from replicas_offline(view, controller_epoch, _outside(view, replicas), cause)
     yield from fail_deletion(view, controller_epoch, _inside(view, replicas), cause)
     yield Move(cause=cause, metadata=())
+
+
+def on_broker_suspected(
+    view: ControllerContext, controller_epoch: ControllerEpoch, suspect: BrokerId, cause: str
+) -> Decision:
+    """It is among the suspects already. 1. What it leads, then what it follows, goes on without it; 2. its replicas are
+    offline. It hears nothing of this: should it live, the start-up sequence tells it all."""
+    held = [i for i in view.partitions_on(suspect) if not view.is_leaving(i)]
+    online = [i for i in held if view.partition_state_of(i) is PartitionState.ONLINE]
+    led = [i for i in online if view.leader_of(i) == suspect]
+    followed = [i for i in online if view.leader_of(i) != suspect]
+    rule = suspicion_rule(view, controller_epoch, suspect)
+    for partitions in (led, followed):
+        if partitions:
+            yield ChangeStates(cause=cause, partitions=partitions, rule=rule)
+    offline, _ = view.may_move_replicas(suspect, held, ReplicaState.OFFLINE)
+    yield Move(cause=cause, replicas={suspect: offline}, replica_to=ReplicaState.OFFLINE, metadata=())
 
 
 def on_endpoints_changed(cause: str) -> Decision:

@@ -30,7 +30,7 @@ _NON_EXISTENT_REPLICA = bytes((ReplicaState.NON_EXISTENT,))
 
 
 class Counts(NamedTuple):
-    """The gauges of the active controller, under Kafka's names."""
+    """The gauges of the active controller, under Kafka's names; suspects are ours."""
 
     topics: int = 0
     partitions: int = 0
@@ -40,6 +40,7 @@ class Counts(NamedTuple):
     replicas_to_delete: int = 0
     topics_ineligible_to_delete: int = 0
     replicas_ineligible_to_delete: int = 0
+    suspects: int = 0
 
 
 class Columns(NamedTuple):
@@ -58,6 +59,8 @@ class ControllerContext:
         self.brokers: dict[BrokerId, LiveBroker] = {}
         """Registered, those that are shutting down included: they receive requests."""
         self.shutting_down: set[BrokerId] = set()
+        self.suspects: set[BrokerId] = set()
+        """Registered, but gone by all signs (`suspicion`): they may not lead, nor count as alive for anything else."""
         self.offline_dirs: dict[BrokerId, set[PartitionIndex]] = {}
         """Replicas that their broker reported on a failed log directory."""
         self.deleting: set[str] = set()
@@ -94,11 +97,11 @@ class ControllerContext:
 
     @property
     def live(self) -> frozenset[BrokerId]:
-        """Registered and not shutting down: who may lead. Ask once per decision, not per partition."""
-        return frozenset(broker for broker in self.brokers if broker not in self.shutting_down)
+        """Registered, not shutting down, not suspect: who may lead. Ask once per decision, not per partition."""
+        return frozenset(self.brokers.keys() - self.shutting_down - self.suspects)
 
     def is_live(self, broker: BrokerId) -> bool:
-        return broker in self.brokers and broker not in self.shutting_down
+        return broker in self.brokers and broker not in self.shutting_down and broker not in self.suspects
 
     def is_replica_online(self, broker: BrokerId, partition: PartitionIndex) -> bool:
         return self.is_live(broker) and partition not in self.offline_dirs.get(broker, ())
@@ -362,6 +365,7 @@ class ControllerContext:
             replicas_to_delete,
             topics_ineligible,
             replicas_ineligible,
+            len(self.suspects),
         )
 
     # --- inside ---

@@ -43,6 +43,7 @@ from klamm.controller.queue import ControllerEventQueue
 from klamm.controller.records import Recorder
 from klamm.controller.statistics import GROUP, STATS, ControllerStatistics, register_gauges, remove_gauges
 from klamm.controller.term import Term
+from klamm.controller.vigil import Vigil
 from klamm.controller.watches import event_of
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.errors import ConnectionLoss, ControllerMoved, KafkaError, SessionExpired, ZooKeeperError
@@ -83,6 +84,9 @@ class Controller:
         self._recorder = Recorder(events_sink, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
         self._office = Office(zk, clock, self._broker, self._on_watch)
+        self._vigil = Vigil(
+            config, clock, network, zk, self._recorder, enqueue=self._queue.put_nowait, on_crash=self._on_crash
+        )
         self._term: Term | None = None
         self._active_controller_id = NOBODY
         self._expired = False
@@ -167,6 +171,7 @@ class Controller:
         finally:
             for timer in self._timers:
                 timer.cancel()
+            await self._vigil.close()
             await self._stop()
             remove_gauges(self._metrics)
 
@@ -283,6 +288,8 @@ class Controller:
         """At the office, which watches it; remember who leads."""
         holder, epoch = await self._office.look()
         self._active_controller_id = NOBODY if holder is None else holder.broker
+        if self._running:
+            self._vigil.keep(self._active_controller_id, 0 if holder is None else holder.czxid)
         if holder is not None and holder.problem is not None:
             self._recorder.znode_skipped(holder.problem)
         return holder, epoch
@@ -295,7 +302,8 @@ class Controller:
             self._metrics,
             enqueue=self._queue.put_nowait,
             may_act=self._may_act,
-            on_crash=lambda error: self._queue.put_nowait(Crashed(error)),
+            on_crash=self._on_crash,
+            testimony=self._vigil.testimony,
         )
         return Term(
             config=self._config,
@@ -367,6 +375,9 @@ class Controller:
         event = event_of(watched)
         if event is not None and self._running:
             self._queue.put_nowait(event)
+
+    def _on_crash(self, error: BaseException) -> None:
+        self._queue.put_nowait(Crashed(error))
 
     def _later(self, delay_s: float, event: ControllerEvent) -> None:
         def put() -> None:

@@ -101,6 +101,9 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, 
         assigned = view.assignment_of(partition).replicas
         online = view.live_for(partition, live)
         result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
+        suspects = [broker for broker in state.isr if broker in view.suspects]
+        if isinstance(result, NoLeader) and suspects:
+            return Refuse(f"{result.reason}; brokers {suspects} of it are suspect, and no reason to lose records")
         if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
             # Only now does the topic's configuration matter. Not looked at means no: the next trigger looks.
             unclean = UncleanElection(by_request or view.unclean_allowed.get(view.topic_of(partition), False))
@@ -111,7 +114,7 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, 
 
 
 def controlled_shutdown_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
-    registered = frozenset(view.brokers)
+    registered = frozenset(view.brokers.keys() - view.suspects)
     shutting_down = frozenset(view.shutting_down)
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -184,6 +187,28 @@ def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, bro
         if not view.is_leaving(partition):
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
         return Write(LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch), recipients)
+
+    return _unless_newer(controller_epoch, rule)
+
+
+def suspicion_rule(view: ControllerContext, controller_epoch: ControllerEpoch, suspect: BrokerId) -> Rule:
+    """What `suspect` leads goes to another live member of the ISR, and where it only follows it leaves the ISR, else
+    acks=all would wait for it. What it alone holds stays with it: it may live, and if not, its session will end.
+    """
+    live = view.live
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        assigned = view.assignment_of(partition).replicas
+        online = view.live_for(partition, live)
+        others = tuple(b for b in assigned if b != suspect)
+        if state.leader == suspect:
+            result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
+            return Keep(state) if isinstance(result, NoLeader) else _led_by(result, state, controller_epoch, others)
+        if suspect not in state.isr or state.leader not in online:
+            return Keep(state)
+        isr = tuple(b for b in state.isr if b != suspect)
+        shrunk = LeaderAndIsr(state.leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch)
+        return Write(shrunk, others)
 
     return _unless_newer(controller_epoch, rule)
 

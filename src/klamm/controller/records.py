@@ -119,6 +119,10 @@ class Recorder:
             self._reported.add((error.path, error.reason))
             self.decision("znode-skipped", error.path, detail=error.reason)
 
+    def not_suspected(self, broker: BrokerId, objection: str) -> None:
+        """To the log only: it is asked again every second as long as the broker refuses."""
+        log.info("broker %d refuses connections but is not suspect: %s", broker, objection)
+
     def request_refused(self, request: str, broker: BrokerId, code: int) -> None:
         self.decision("request-refused", f"{request} to broker {broker}", detail=f"error code {code}")
 

@@ -25,6 +25,7 @@ GAUGES: Final = {
     "ReplicasToDeleteCount": "replicas_to_delete",
     "TopicsIneligibleToDeleteCount": "topics_ineligible_to_delete",
     "ReplicasIneligibleToDeleteCount": "replicas_ineligible_to_delete",
+    "SuspectBrokersCount": "suspects",
 }
 
 

@@ -12,7 +12,7 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from klamm.controller import brokers, deletion, notifications, shutdown, topics
+from klamm.controller import brokers, deletion, notifications, shutdown, suspicion, topics
 from klamm.controller.batch import RequestBatch
 from klamm.controller.channels import Channels
 from klamm.controller.commit import Committer
@@ -23,7 +23,9 @@ from klamm.controller.events import (
     AlterReassignments,
     BalanceLeaders,
     BrokerChange,
+    BrokerConnected,
     BrokerModifications,
+    BrokerRefused,
     ConfigChange,
     ControlledShutdown,
     ControllerEvent,
@@ -50,11 +52,11 @@ from klamm.controller.records import Recorder
 from klamm.controller.steps import Decision, Move
 from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig, topic_defaults
-from klamm.model.errors import ErrorCode, ZNodeError
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.errors import ConnectionLoss, ErrorCode, ZNodeError
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Clock, Watcher, ZooKeeper
 from klamm.telemetry.metrics import Meter
-from klamm.zookeeper.znodes import config_change, delete_topics, isr_change, log_dir_event
+from klamm.zookeeper.znodes import broker_id, config_change, delete_topics, isr_change, log_dir_event
 from klamm.zookeeper.znodes import topic as topic_znode
 
 RETRY_INTERVAL_S: Final = 30.0
@@ -83,6 +85,7 @@ class Term:
         self.committer = committer
         self._config = config
         self._clock = clock
+        self._zk = zk
         self._channels = channels
         self._recorder = recorder
         self._enqueue = enqueue
@@ -185,6 +188,10 @@ class Term:
                 await self._on_broker_change()
             case BrokerModifications(broker):
                 await self._on_broker_modifications(broker)
+            case BrokerRefused():
+                await self._on_broker_refused(event)
+            case BrokerConnected():
+                await self._on_broker_connected(event)
             case TopicChange():
                 await self._on_topic_change()
             case PartitionModifications(topic):
@@ -262,6 +269,7 @@ class Term:
 
     def _dismiss(self, ids: tuple[BrokerId, ...]) -> None:
         for broker in ids:
+            self._end_suspicion(broker, "its registration ended")
             del self.context.brokers[broker]
             self.context.shutting_down.discard(broker)
             self.context.offline_dirs.pop(broker, None)
@@ -274,6 +282,58 @@ class Term:
             return  # coming and going are BrokerChange's business
         context.brokers[broker] = registered
         await self.runner.run(brokers.on_endpoints_changed(f"endpoints of broker {broker} changed"))
+
+    async def _on_broker_refused(self, event: BrokerRefused) -> None:
+        """Is it suspect? Asking for its registration is also the question whether ZooKeeper still talks to us."""
+        started = self._clock.monotonic()
+        broker, context = event.broker, self.context
+        if broker in context.suspects:
+            return
+        (node,) = await self._reader.nodes([broker_id.path(broker)])
+        seen = suspicion.Hearing(
+            evidence=self._channels.evidence(broker),
+            now=self._clock.monotonic(),
+            epoch=event.epoch,
+            registered_epoch=None if node is None else BrokerEpoch(node.stat.czxid),
+            zookeeper_silence=self._zk.silence(),
+            accused=len(self._channels.refusing() | context.suspects | {broker}),
+            brokers=len(context.brokers),
+        )
+        objection = suspicion.objection(seen)
+        known = context.brokers.get(broker)
+        if objection or known is None or known.epoch != event.epoch:
+            self._recorder.not_suspected(broker, objection or "it is of a former life")
+            return
+        cause = f"broker {broker} suspected"
+        context.suspects.add(broker)
+        self._recorder.decision("broker-suspected", cause, started=started, detail=str(seen))
+        try:
+            await self.runner.run(brokers.on_broker_suspected(context, self.epoch, broker, cause))
+        except ConnectionLoss:
+            context.suspects.discard(broker)  # the event is handled again from its beginning
+            raise
+        self._recorder.decision("suspect-relieved", cause, started=started, counts=self._sizes())
+
+    async def _on_broker_connected(self, event: BrokerConnected) -> None:
+        """It lives, and may have missed anything: as if it had just started."""
+        known = self.context.brokers.get(event.broker)
+        if event.broker not in self.context.suspects or known is None or known.epoch != event.epoch:
+            return
+        started = self._clock.monotonic()
+        cause = f"broker {event.broker} is back from suspicion"
+        self._end_suspicion(event.broker, "it took a connection in the same life")
+        try:
+            await self.runner.run(brokers.on_broker_startup(self.context, self.epoch, (event.broker,), cause))
+        except ConnectionLoss:
+            self.context.suspects.add(event.broker)
+            raise
+        await self.reassignments.on_broker_startup((event.broker,), cause)
+        self._recorder.decision("broker-change", cause, started=started, counts=self._sizes())
+
+    def _end_suspicion(self, broker: BrokerId, why: str) -> None:
+        if broker in self.context.suspects:
+            self.context.suspects.discard(broker)
+            self._recorder.decision("suspicion-ended", f"broker {broker}", detail=why)
 
     async def _on_topic_change(self) -> None:
         started = self._clock.monotonic()

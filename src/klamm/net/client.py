@@ -66,6 +66,11 @@ class BrokerConnection:
         header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
         return self._wire.send(header, [request_head(header, sum(map(len, chunks))), *chunks])
 
+    async def wait_lost(self) -> None:
+        """Until the connection that is open now is gone, idle or not, whoever ended it; at once if none is."""
+        if self._wire is not None:
+            await self._wire.lost.wait()
+
     def abort(self) -> None:
         if self._wire is not None:
             self._wire.abort(ConnectionError(f"connection to {self.host}:{self.port} given up"))
