@@ -86,6 +86,7 @@ class LocalBroker:
             "log.dirs": str(self.directory / "data"),
             # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
             "controlled.shutdown.retry.backoff.ms": "200",
+            "klamm.fast.failover": "true",
             **({"klamm.http.listener": f"{HOST}:{self._http_port}"} if self._http_port else {}),
             **self._properties,
         }
