@@ -124,6 +124,12 @@ class BrokerConfig:
     # Our own
     controller_only: bool = boolean("klamm.controller.only", False)
     """A dedicated controller node: placement gives it no replicas."""
+    controller_settle_ms: int = integer("klamm.controller.settle.ms", 3_000)
+    """How long a candidate is up, or a broken /controller stays broken, before the office is taken over."""
+    controller_fallback: bool = boolean("klamm.controller.fallback", True)
+    """false: a broker that is no candidate never stands while candidates are configured."""
+    controller_heal: bool = boolean("klamm.controller.heal", True)
+    """false: an edited /controller stays as it is until somebody deletes it, as with Kafka."""
     fast_failover: bool = boolean("klamm.fast.failover", False)
     """Act on a broker, or a controller, whose port refuses, before its ZooKeeper session ends (design D11)."""
     state_change_log_dir: str = text("klamm.state.change.log.dir", "")
