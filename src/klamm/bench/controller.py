@@ -2,10 +2,16 @@
 
 Figures are seconds from the stimulus to the last control request that the last stub received: a cold process that loads
 the cluster, a re-election after /controller was deleted, a broker that dies (60 % of the partitions touched at
-replication 3 of 5), its return, a topic of 2,000 partitions; and until the answer of a controlled shutdown. Every round
-starts from the same cluster. Shipped defaults: state-change log and events on. Beside them the processor seconds of the
-controller process, which a busy machine stretches less than the others, its memory, the longest hold of its event loop,
-and what was sent.
+replication 3 of 5), its return, a topic of 2,000 partitions; and until the answer of a controlled shutdown. Beside them
+the processor seconds of the controller process, which a busy machine stretches less than the others, its memory, the
+longest hold of its event loop, and what was sent. Shipped defaults: state-change log and events on.
+
+Against Apache Kafka both run in turn (klamm, Kafka, klamm, ...), each round on the same stubs and the same ZooKeeper,
+whose states are put back in between. A phase is over when the stubs hear nothing for a while *and* the process does
+nothing: Kafka thinks for seconds between two requests. Both look for unbalanced leaders 5 s after each election and
+then every 300 s; so the next stimulus waits until that look is over, and a round is shorter than the next one's.
+
+ZooKeeper operations are counted in one more round, through a relay, which is not timed.
 """
 
 from __future__ import annotations
@@ -19,48 +25,201 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from klamm.admin.placement import PlacementBroker, place
-from klamm.bench.stubs import HOST, LISTENER, StubBroker, quiet
+from klamm.bench.contenders import CONTROLLER_ID, Contender, KlammContender, kafka_contender
+from klamm.bench.relay import CountingRelay
+from klamm.bench.stubs import LISTENER, BenchFailed, StubBroker, quiet
 from klamm.model.brokers import Endpoint
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Create, Delete, Set
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.server.child import ServerProcess
 from klamm.zookeeper.client import ZooKeeperClient
-from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, ZooKeeperNotStarted
 from klamm.zookeeper.znodes import broker_id, partition_state
 from klamm.zookeeper.znodes import config as config_znode
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
-CONTROLLER_ID: Final = 100
 PARTITIONS_PER_TOPIC: Final = 100
 SESSION_TIMEOUT_MS: Final = 30_000
 NEW_TOPIC: Final = "bench-new"
 NEW_PARTITIONS: Final = 2_000
+FIRST_BALANCE_S: Final = 6.0
+"""Seconds after an election's last request until both have looked for unbalanced leaders: 5, and one to spare."""
 
 
-async def run(*, partitions: int, brokers: int, replication: int, rounds: int) -> dict[str, Any]:
+@dataclass
+class Measured:
+    """What one contender brought, over all timed rounds; `operations` of the counted one."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
+    longest_hold_ms: dict[str, float | None] = field(default_factory=dict)
+    operations: dict[str, dict[str, int]] = field(default_factory=dict)
+    memory_mb: list[float] = field(default_factory=list)
+    load_average: list[float] = field(default_factory=list)
+    events_written: int = 0
+    control_requests: Counter[str] = field(default_factory=Counter)
+    control_bytes: int = 0
+
+
+class Bench:
+    """One ZooKeeper with a cluster in it, and stub brokers that stay the same for everybody."""
+
+    def __init__(
+        self, zk: ZooKeeperClient, stubs: Sequence[StubBroker], states: Mapping[str, bytes], replication: int
+    ) -> None:
+        self._zk = zk
+        self._stubs = stubs
+        self._states = states
+        self._replication = replication
+        self._is_fresh = True
+
+    async def round(
+        self, contender: Contender, zookeeper: str, measured: Measured, relay: CountingRelay | None
+    ) -> None:
+        """`relay`: the way to ZooKeeper, which counts; then nothing else is measured."""
+        if not self._is_fresh:
+            await self._reset()
+        self._is_fresh = False
+        for stub in self._stubs:
+            stub.forget()
+        contender.new_events()
+        if relay is None:
+            measured.load_average.append(round(os.getloadavg()[0], 2))
+        await _Round(self._zk, self._stubs, contender, measured, relay).run(zookeeper, self._new_topic())
+        if relay is None:
+            measured.control_requests += sum((stub.received for stub in self._stubs), Counter[str]())
+            measured.control_bytes += sum(stub.bytes_received for stub in self._stubs)
+
+    def _new_topic(self) -> list[Create]:
+        return _topic_nodes(NEW_TOPIC, NEW_PARTITIONS, [stub.id for stub in self._stubs], self._replication)
+
+    async def _reset(self) -> None:
+        ours = [controller_znode.PATH, broker_id.path(BrokerId(CONTROLLER_ID))]
+        async with asyncio.timeout(60):
+            while any(await self._zk.get_many(ours)):
+                await asyncio.sleep(0.1)
+        await reset_cluster(self._zk, self._states)
+
+
+class _Round:
+    def __init__(
+        self,
+        zk: ZooKeeperClient,
+        stubs: Sequence[StubBroker],
+        contender: Contender,
+        measured: Measured,
+        relay: CountingRelay | None,
+    ) -> None:
+        self._zk = zk
+        self._stubs = stubs
+        self._contender = contender
+        self._measured = measured
+        self._relay = relay
+
+    async def run(self, zookeeper: str, new_topic: Sequence[Create]) -> None:
+        zk, stubs, contender = self._zk, self._stubs, self._contender
+        victim, leaver = stubs[-1], stubs[0]
+        await self._phase("cold_load", self._launch(zookeeper), stubs)
+        await self._after_first_balance()
+        await self._phase("re_election", zk.delete(controller_znode.PATH), stubs)
+        await self._after_first_balance()
+        await self._phase("broker_death", victim.leave(), stubs[:-1])
+        await self._require_leaders_elsewhere(victim)
+        await self._phase("broker_return", victim.register(), stubs)
+        await self._phase("controlled_shutdown", leaver.shut_down(await _controller_endpoint(zk)), None)
+        await self._require_leaders_elsewhere(leaver)
+        await self._phase("", self._bounce(leaver), stubs)
+        await self._phase("topic_created", zk.write_many(new_topic), stubs)
+        if self._relay is None:
+            self._measured.memory_mb.append(contender.resident_mb())
+        await contender.stop()
+
+    async def _launch(self, zookeeper: str) -> None:
+        self._contender.launch(zookeeper)
+
+    async def _bounce(self, stub: StubBroker) -> None:
+        await stub.leave()
+        await stub.register()
+
+    async def _phase(self, name: str, stimulus: Awaitable[object], told: Sequence[StubBroker] | None) -> None:
+        """`told`: who must have heard the last word; None when the answer to the stimulus is the end. Without a name
+        it happens, and is not measured."""
+        contender, counts = self._contender, self._relay.counts.copy() if self._relay is not None else Counter[str]()
+        began, used = time.monotonic(), contender.cpu_seconds()
+        await stimulus
+        answered = time.monotonic() - began
+        heard = await quiet(self._stubs if told is None else told, began, contender)
+        cpu = contender.cpu_seconds() - used
+        events = contender.new_events()
+        if not name:
+            return
+        measured = self._measured
+        if self._relay is not None:
+            measured.operations[name] = dict(sorted((self._relay.counts - counts).items()))
+            return
+        measured.seconds.setdefault(name, []).append(answered if told is None else heard)
+        measured.cpu_seconds.setdefault(name, []).append(cpu)
+        measured.events_written += len(events)
+        held = contender.longest_hold_ms(events)
+        if held is not None:
+            measured.longest_hold_ms[name] = max(held, measured.longest_hold_ms.get(name) or 0.0)
+        else:
+            measured.longest_hold_ms[name] = None
+
+    async def _after_first_balance(self) -> None:
+        await asyncio.sleep(FIRST_BALANCE_S)
+        await quiet(self._stubs, 0.0, self._contender)
+
+    async def _require_leaders_elsewhere(self, stub: StubBroker) -> None:
+        """Else the figure would be that of somebody who did not do the work."""
+        for topic in await self._zk.children(topic_znode.PARENT):
+            paths = [f"{partition_state.partitions_path(topic)}/{n}/state" for n in range(PARTITIONS_PER_TOPIC)]
+            for path, node in zip(paths, await self._zk.get_many(paths), strict=True):
+                if node is not None and partition_state.decode(path, node.data).leader == stub.id:
+                    raise BenchFailed(f"{self._contender.name} left {path} with broker {stub.id} as its leader")
+
+
+async def run(*, partitions: int, brokers: int, replication: int, rounds: int, against: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="klamm-bench-") as name:
+        directory = Path(name)
+        contenders: list[Contender] = [KlammContender(directory)]
+        if against is not None:
+            contenders.append(kafka_contender(against, directory))
         async with AsyncExitStack() as stack:
-            return await _run(stack, Path(name), partitions, brokers, replication, rounds)
+            zookeeper = EmbeddedZooKeeper(directory / "zookeeper", force_sync=False, heap_mb=2048)
+            await stack.enter_async_context(zookeeper.running())
+            bench = await _prepared(stack, zookeeper, partitions, range(1, brokers + 1), replication)
+            for contender in contenders:
+                stack.callback(contender.process.release_ports)
+                stack.push_async_callback(contender.process.kill)
+            all_measured = await _measure(stack, bench, contenders, zookeeper, rounds)
+        result = {
+            "partitions": partitions,
+            "brokers": brokers,
+            "replication": replication,
+            "rounds": rounds,
+            "processors": os.cpu_count(),
+            "controllers": {c.name: _report(c, all_measured[c.name]) for c in contenders},
+        }
+        if against is not None:
+            result["ratios"] = _ratios(all_measured["klamm"], all_measured[against])
+        return result
 
 
-async def _run(
-    stack: AsyncExitStack, directory: Path, partitions: int, brokers: int, replication: int, rounds: int
-) -> dict[str, Any]:
-    zookeeper = EmbeddedZooKeeper(directory / "zookeeper", force_sync=False, heap_mb=2048)
-    await stack.enter_async_context(zookeeper.running())
+async def _prepared(
+    stack: AsyncExitStack, zookeeper: EmbeddedZooKeeper, partitions: int, ids: Sequence[int], replication: int
+) -> Bench:
     network, clock, rng = AsyncioNetwork(), SystemClock(), random.Random(1)
 
     def connect() -> ZooKeeperClient:
@@ -69,58 +228,29 @@ async def _run(
     zk = connect()
     await zk.start()
     stack.push_async_callback(zk.close)
-    ids = range(1, brokers + 1)
-    cluster = await write_cluster(zk, partitions, ids, replication)
+    states = await write_cluster(zk, partitions, ids, replication)
     stubs = [StubBroker(broker, network, clock, connect) for broker in ids]
     for stub in stubs:
         await stub.start()
         stack.push_async_callback(stub.stop)
+    return Bench(zk, stubs, states, replication)
 
-    process = _controller_process(directory, zookeeper.connect_string)
-    stack.push_async_callback(process.kill)
-    seconds: dict[str, list[float]] = {}
-    cpu_seconds: dict[str, list[float]] = {}
-    memory = 0.0
 
-    async def measure(name: str, stimulus: Awaitable[object], told: Sequence[StubBroker] | None) -> None:
-        """`told`: who must have heard the last word; None when the answer to the stimulus is the end."""
-        began, used = time.monotonic(), _cpu_seconds(process)
-        await stimulus
-        took = time.monotonic() - began if told is None else await quiet(told, began)
-        seconds.setdefault(name, []).append(took)
-        cpu_seconds.setdefault(name, []).append(_cpu_seconds(process) - used)
-
-    for number in range(rounds):
-        if number:
-            await reset_cluster(zk, cluster)
-        await measure("cold_load", process.start(timeout=600), stubs)
-        await measure("re_election", zk.delete(controller_znode.PATH), stubs)
-        await measure("broker_death", stubs[-1].leave(), stubs[:-1])
-        await measure("broker_return", stubs[-1].register(), stubs)
-        began = time.monotonic()
-        await measure("controlled_shutdown", stubs[0].shut_down(await _controller_endpoint(zk)), None)
-        await quiet(stubs, began)
-        began = time.monotonic()
-        await stubs[0].leave()
-        await stubs[0].register()
-        await quiet(stubs, began)
-        await measure("topic_created", zk.write_many(_topic_nodes(NEW_TOPIC, NEW_PARTITIONS, ids, replication)), stubs)
-        memory = max(memory, _resident_mb(process))
-        await process.stop()
-    return {
-        "partitions": partitions,
-        "brokers": brokers,
-        "replication": replication,
-        "rounds": rounds,
-        "seconds": {name: _figures(samples) for name, samples in seconds.items()},
-        "cpu_seconds": {name: _figures(samples) for name, samples in cpu_seconds.items()},
-        "load_average": os.getloadavg()[0],
-        "memory_mb": round(memory),
-        "loop_held_longest_ms": _longest_hold_ms(directory),
-        "control_requests": dict(sorted(sum((stub.received for stub in stubs), Counter[str]()).items())),
-        "control_bytes": sum(stub.bytes_received for stub in stubs),
-        "events_written": _count_lines(directory / "controller" / "state-change.json"),
-    }
+async def _measure(
+    stack: AsyncExitStack,
+    bench: Bench,
+    contenders: Sequence[Contender],
+    zookeeper: EmbeddedZooKeeper,
+    rounds: int,
+) -> dict[str, Measured]:
+    all_measured = {contender.name: Measured() for contender in contenders}
+    for _ in range(rounds):
+        for contender in contenders:
+            await bench.round(contender, zookeeper.connect_string, all_measured[contender.name], None)
+    for contender in contenders:
+        relay = await stack.enter_async_context(CountingRelay(zookeeper.port).running())
+        await bench.round(contender, relay.address, all_measured[contender.name], relay)
+    return all_measured
 
 
 async def write_cluster(
@@ -184,20 +314,22 @@ async def _controller_endpoint(zk: ZooKeeperClient) -> Endpoint:
     return endpoint
 
 
-def _controller_process(directory: Path, zookeeper: str) -> ServerProcess:
-    home = directory / "controller"
-    home.mkdir()
-    properties = home / "server.properties"
-    properties.write_text(
-        f"broker.id={CONTROLLER_ID}\n"
-        f"zookeeper.connect={zookeeper}\n"
-        f"listeners=CLIENT://{HOST}:0,{LISTENER}://{HOST}:0\n"
-        f"listener.security.protocol.map=CLIENT:PLAINTEXT,{LISTENER}:PLAINTEXT\n"
-        f"inter.broker.listener.name={LISTENER}\n"
-        f"log.dirs={home / 'data'}\n"
-        "klamm.controller.only=true\n"
-    )
-    return ServerProcess("controller", ["broker", str(properties)], home / "broker.log")
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _report(contender: Contender, measured: Measured) -> dict[str, Any]:
+    return {
+        "settings": contender.settings,
+        "seconds": {name: _figures(samples) for name, samples in measured.seconds.items()},
+        "cpu_seconds": {name: _figures(samples) for name, samples in measured.cpu_seconds.items()},
+        "memory_mb": _figures(measured.memory_mb),
+        "loop_held_longest_ms": measured.longest_hold_ms,
+        "zookeeper_operations": measured.operations,
+        "events_written": measured.events_written,
+        "control_requests": dict(sorted(measured.control_requests.items())),
+        "control_bytes": measured.control_bytes,
+        "load_average": measured.load_average,
+    }
 
 
 def _figures(samples: Sequence[float]) -> dict[str, float]:
@@ -208,38 +340,35 @@ def _figures(samples: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _cpu_seconds(process: ServerProcess) -> float:
-    """User and system, of the process so far; 0 before it runs."""
-    if process.pid is None:
-        return 0.0
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
+    """Their median over ours: how many times less we take."""
+    pairs = {name: (samples, theirs.seconds[name]) for name, samples in ours.seconds.items()}
+    pairs["memory"] = (ours.memory_mb, theirs.memory_mb)
+    return {name: round(statistics.median(b) / statistics.median(a), 1) for name, (a, b) in pairs.items()}
 
 
-def _resident_mb(process: ServerProcess) -> float:
-    assert process.pid is not None
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def _longest_hold_ms(directory: Path) -> float:
-    longest = 0.0
-    with (directory / "controller" / "state-change.json").open("rb") as events:
-        for line in events:
-            if b'"loop-held"' in line:
-                longest = max(longest, orjson.loads(line)["duration_ms"])
-    return round(longest, 1)
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as lines:
-        return sum(1 for _ in lines)
-
-
-def bench(*, partitions: int, brokers: int, replication: int, rounds: int) -> dict[str, Any]:
+@contextmanager
+def _bytecode_at_hand() -> Iterator[None]:
+    """Processes start as those of an installed klamm do, whatever the environment of the benchmark says."""
+    before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="klamm-bytecode-") as bytecode:
-        # As an installed klamm starts, with its bytecode at hand, whatever the environment of the benchmark says.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
-        subprocess.run([sys.executable, "-c", "import klamm.cli.main, klamm.server.process"], check=True)
-        return asyncio.run(run(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds))
+        try:
+            subprocess.run([sys.executable, "-c", "import klamm.cli.main, klamm.server.process"], check=True)
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def bench(
+    *, partitions: int, brokers: int, replication: int, rounds: int, against: str | None = None
+) -> dict[str, Any]:
+    with _bytecode_at_hand():
+        try:
+            return asyncio.run(
+                run(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds, against=against)
+            )
+        except ZooKeeperNotStarted as error:
+            raise BenchFailed(str(error)) from None

@@ -22,19 +22,34 @@ def controller(
     brokers: Annotated[int, typer.Option(min=3, help="Stub brokers that answer every control request at once.")] = 5,
     replication: Annotated[int, typer.Option(min=1)] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Run apache-kafka-2.5.1 or apache-kafka-3.9.1 the same way, in turn, and print the ratios."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Cold load, re-election, death and return of a broker: seconds until the last stub was told the last thing."""
     from klamm.bench.controller import bench
 
     with clear_errors():
-        result = bench(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds)
+        result = bench(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds, against=against)
     if json:
         print_json(result)
         return
-    rows = [(name, *(f"{value:.3f}" for value in figures.values())) for name, figures in result["seconds"].items()]
-    print_table(("SECONDS", "MEDIAN", "LEAST", "MOST"), rows)
-    typer.echo(f"memory {result['memory_mb']} MB, loop held at most {result['loop_held_longest_ms']} ms")
+    ratios = result.get("ratios", {})
+    rows = [
+        (what, name, *(f"{value:.3f}" for value in figures.values()), f"{ratios[what]:g}" if what in ratios else "")
+        for what in result["controllers"]["klamm"]["seconds"]
+        for name, controller in result["controllers"].items()
+        for figures in (controller["seconds"][what],)
+    ]
+    print_table(("SECONDS", "CONTROLLER", "MEDIAN", "LEAST", "MOST", "RATIO"), rows)
+    for name, controller in result["controllers"].items():
+        held = [hold for hold in controller["loop_held_longest_ms"].values() if hold is not None]
+        loop = f", loop held at most {max(held)} ms" if held else ""
+        typer.echo(f"{name}: memory {controller['memory_mb']['median']:.0f} MB{loop}")
+    if "memory" in ratios:
+        typer.echo(f"memory ratio {ratios['memory']:g}")
 
 
 @bench_app.command()

@@ -1,0 +1,169 @@
+"""The controllers that `klamm bench controller` compares: one process each, without replicas, on shipped defaults.
+
+Both have their logs and events on, as they are shipped. Apache Kafka runs with the flags of its own start script and a
+heap that may grow to four times the script's, because 100,000 partitions in one gigabyte would measure its collector.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from klamm.bench.stubs import BenchFailed
+from klamm.testing.apache_kafka import ApacheKafkaBroker
+from klamm.testing.kafka_jars import VERSIONS, JarsMissing, kafka_jars
+from klamm.testing.processes import BrokerProcess, KlammBroker
+
+KAFKA: Final = "apache-kafka-"
+RIVALS: Final = tuple(f"{KAFKA}{version}" for version in VERSIONS)
+CONTROLLER_ID: Final = 100
+"""Above all stubs: placement never chooses it."""
+INTER_BROKER_PROTOCOL: Final = "2.5"
+HEAP: Final = ("-Xms1g", "-Xmx4g")
+JVM_FLAGS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+_LEVELS: Final = {"2.5.1": "TRACE", "3.9.1": "INFO"}
+"""Of the state-change log, as shipped; the controller's own log is shipped at TRACE by both."""
+_LOG_LINE: Final = "[%d] %p %m (%c)%n"
+
+
+class Contender:
+    """A controller process and what can be seen of it from outside."""
+
+    def __init__(self, name: str, process: BrokerProcess, settings: dict[str, str]) -> None:
+        self.name = name
+        self.process = process
+        self.settings = settings
+        self._events_seen: dict[Path, int] = {}
+
+    def launch(self, zookeeper: str) -> None:
+        self.process.zookeeper = zookeeper
+        self.process.launch()
+
+    async def stop(self) -> None:
+        await self.process.stop()
+
+    def require_alive(self) -> None:
+        if not self.process.alive:
+            lines = [line for line in self.process.log_text().splitlines() if line.strip()]
+            raise BenchFailed(f"{self.name} ended in the middle: {lines[-1] if lines else 'without a word'}")
+
+    def cpu_seconds(self) -> float:
+        """User and system, of the process so far; 0 before it runs."""
+        if not self.process.alive:
+            return 0.0
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def new_events(self) -> list[bytes]:
+        """Lines that its event files have got since the last call."""
+        lines: list[bytes] = []
+        for path in self.event_files():
+            with path.open("rb") as file:
+                file.seek(self._events_seen.get(path, 0))
+                lines += file.read().splitlines()
+                self._events_seen[path] = file.tell()
+        return lines
+
+    def event_files(self) -> list[Path]:
+        """Hourly pieces included."""
+        return sorted(self.process.directory.glob("state-change.log*"))
+
+    def longest_hold_ms(self, events: Sequence[bytes]) -> float | None:
+        """Of its event loop, where it has one; 0 when nothing was above what is worth an event."""
+        return None
+
+
+class _Klamm(KlammBroker):
+    def default_properties(self) -> dict[str, str | int]:
+        shipped = _without(super().default_properties(), "zookeeper.session.timeout.ms")
+        return {**shipped, "klamm.controller.only": "true"}
+
+
+class KlammContender(Contender):
+    def __init__(self, directory: Path) -> None:
+        process = _Klamm(CONTROLLER_ID, "", directory / "klamm")
+        super().__init__("klamm", process, {"logs": "state-change.log and state-change.json on"})
+
+    def event_files(self) -> list[Path]:
+        return [path for path in (self.process.directory / "state-change.json",) if path.exists()]
+
+    def longest_hold_ms(self, events: Sequence[bytes]) -> float | None:
+        holds = [orjson.loads(line)["duration_ms"] for line in events if b'"loop-held"' in line]
+        return round(max(holds, default=0.0), 1)
+
+
+class _ApacheKafka(ApacheKafkaBroker):
+    def command(self) -> Sequence[str]:
+        log_config = self.directory / "log4j.properties"
+        log_config.write_text(_log4j(self.directory, _LEVELS[self.version]))
+        jars = ("-cp", f"{kafka_jars(self.version)}/*")
+        logging = f"-Dlog4j.configuration=file:{log_config}"
+        return ["java", *HEAP, *JVM_FLAGS, logging, *jars, "kafka.Kafka", str(self.properties_file)]
+
+    def default_properties(self) -> dict[str, str | int]:
+        shipped = _without(BrokerProcess.default_properties(self), "zookeeper.session.timeout.ms")
+        return {**shipped, "inter.broker.protocol.version": INTER_BROKER_PROTOCOL}
+
+
+def kafka_contender(name: str, directory: Path) -> Contender:
+    """Raises BenchFailed when there is no such Kafka, no Java, or no way to its jars."""
+    version = name.removeprefix(KAFKA)
+    if name not in RIVALS:
+        raise BenchFailed(f"{name} is none of {', '.join(RIVALS)}")
+    if shutil.which("java") is None:
+        raise BenchFailed("no Java found: install Java 17 to run Apache Kafka")
+    try:
+        kafka_jars(version)
+    except JarsMissing as missing:
+        raise BenchFailed(str(missing)) from None
+    settings = {
+        "heap": " ".join(HEAP),
+        "heap_of_its_start_script": "-Xms1g -Xmx1g",
+        "flags": " ".join(JVM_FLAGS),
+        "inter.broker.protocol.version": INTER_BROKER_PROTOCOL,
+        "logs": f"state-change.log at {_LEVELS[version]}, controller.log at TRACE",
+    }
+    return Contender(name, _ApacheKafka(version, CONTROLLER_ID, "", directory / name), settings)
+
+
+def _log4j(directory: Path, state_change_level: str) -> str:
+    """Levels, layout and hourly files as in the distribution."""
+    lines = ["log4j.rootLogger=INFO, stdout, server", "log4j.appender.stdout=org.apache.log4j.ConsoleAppender"]
+    for name in ("server", "controller", "state-change"):
+        lines += [
+            f"log4j.appender.{name}=org.apache.log4j.DailyRollingFileAppender",
+            f"log4j.appender.{name}.DatePattern='.'yyyy-MM-dd-HH",
+            f"log4j.appender.{name}.File={directory / name}.log",
+        ]
+    for name in ("stdout", "server", "controller", "state-change"):
+        lines += [
+            f"log4j.appender.{name}.layout=org.apache.log4j.PatternLayout",
+            f"log4j.appender.{name}.layout.ConversionPattern={_LOG_LINE}",
+        ]
+    for logger, level, name in (
+        ("kafka.controller", "TRACE", "controller"),
+        ("state.change.logger", state_change_level, "state-change"),
+    ):
+        lines += [f"log4j.logger.{logger}={level}, {name}", f"log4j.additivity.{logger}=false"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _without(properties: dict[str, str | int], *keys: str) -> dict[str, str | int]:
+    return {key: value for key, value in properties.items() if key not in keys}
