@@ -182,7 +182,7 @@ class StepRunner:
                 context.put_state(partition, change.state, zk_version)
                 if change.unclean:
                     self._unclean_elections.mark()
-                if change.recipients:
+                if change.recipients or not context.is_leaving(partition):
                     batch.add_leader_and_isr(context, partition, change.recipients, is_new=False)
                 self._written.add(partition)
             elif partition not in self._written:

@@ -180,7 +180,7 @@ def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, bro
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         if broker not in state.isr:
-            return Keep(state)
+            return Keep(state._replace(controller_epoch=controller_epoch))  # seen by us: what brokers hear from now on
         leader = NO_LEADER if state.leader == broker else state.leader
         isr = state.isr if len(state.isr) == 1 else tuple(b for b in state.isr if b != broker)
         recipients: tuple[BrokerId, ...] = ()

@@ -126,7 +126,12 @@ def start(
             for i, assignment in accepted.items()
         }
         staying = {i: assignment.replicas for i, assignment in accepted.items()}
-        yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
+        before = {i: view.assignment_of(i) for i in accepted if given_up[i]}
+        if before:
+            # The lists that brokers hear meanwhile are the new ones; the znode's turn comes when the replicas are gone.
+            yield Assign(cause=cause, assignments={i: accepted[i] for i in before}, durable=False)
+            yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
+            yield Assign(cause=cause, assignments=before, durable=False)
         ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
         yield Assign(cause=cause, assignments=ready)
         begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]

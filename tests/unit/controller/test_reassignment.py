@@ -15,6 +15,8 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.model.ports import Op, OpResult
+from klamm.wire.apis import ApiKey
+from klamm.wire.control import iter_partition_states
 
 from .fakes import Tree
 from .scenario import Scenario
@@ -286,6 +288,21 @@ async def test_cancel_stops_what_was_added() -> None:
         assert [r for r in requests(talk, 3) if "Stop" in r] == ["StopReplica2 t-0 e-1", "StopReplica2 t-0 delete e-1"]
         assert not any("LeaderAndIsr" in r for r in requests(talk, 3))
         assert scenario.controller.statistics().reassignments == ()
+
+
+async def test_brokers_hear_the_new_lists_before_what_was_added_is_stopped() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        heard = len(scenario.network.requests)
+        await alter(scenario, None)
+        told = [
+            list(state.replicas)
+            for broker, key, body in scenario.network.requests[heard:]
+            if broker == 3 and key is ApiKey.UPDATE_METADATA
+            for _, state in iter_partition_states(body)
+        ]
+        assert told and all(replicas == [2, 1] for replicas in told)
 
 
 async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:

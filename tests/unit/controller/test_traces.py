@@ -93,6 +93,26 @@ async def test_2_to_7_three_brokers_die_and_return() -> None:
         assert requests(talk, 1) == ["UpdateMetadata {t-0 leader 2 e4 isr [2, 1] v5 offline [3]} live [1, 2, 9]"]
 
 
+async def test_the_only_replica_dies_and_everybody_hears_it() -> None:
+    """Nobody is left to hear LeaderAndIsr; metadata without a leader goes to all the same."""
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1]))
+        talk = await scenario.after(lambda: scenario.stop_broker(1))
+        assert scenario.state("t", 0) == (-1, 1, [1], 1)
+        assert "UpdateMetadata {t-0 leader -1 e1 isr [1] v1 offline [1]} live [2, 9]" in requests(talk, 2)
+
+
+async def test_a_replica_that_was_not_in_sync_dies() -> None:
+    """Nothing to write; what brokers hear of the partition bears our controller epoch from then on, as Kafka's does."""
+    async with Scenario().running(1, 2, 3) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        scenario.put_state("t", 0, 1, 3, [1], 4)
+        talk = await scenario.after(lambda: scenario.stop_broker(2))
+        assert writes(talk) == []
+        told = [body for broker, key, body in scenario.network.requests if broker == 3 and body.topic_states]
+        assert told[-1].topic_states[0].partition_states[0].controller_epoch == 5
+
+
 @pytest.mark.case("PSM-13")
 async def test_5_with_unclean_election_allowed_by_the_topic() -> None:
     async with Scenario().running(1, 2) as scenario:
