@@ -99,10 +99,10 @@ def test_brokers_tell_of_their_replicas_and_of_the_process(cluster: KlammCluster
         assert samples["klamm_process_taskcount"] > 5
 
 
-def test_a_dead_follower_is_seen_in_the_gauges(cluster: KlammCluster) -> None:
+def test_a_stopped_follower_is_seen_in_the_gauges(cluster: KlammCluster) -> None:
     """Kept in step with each change of role and ISR, not by looking at every partition when somebody asks."""
     victim, other = (broker for broker in sorted(cluster.broker_ids, key=lambda b: b == cluster.controller))
-    cluster.kill(victim)
+    cluster.stop(victim)
     wanted = {"leadercount": 6.0, "underreplicatedpartitions": 6.0, "atminisrpartitioncount": 6.0}
     deadline = time.monotonic() + 60
     while True:

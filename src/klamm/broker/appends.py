@@ -16,6 +16,7 @@ from klamm.broker.replica_manager import ReplicaManager
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.ports import Buffer
+from klamm.model.requests import ClientConnection
 
 ACKS_ALL: Final = -1
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -40,14 +41,20 @@ class Appends:
         self.failed_requests = 0
 
     async def append(
-        self, entries: Sequence[tuple[TopicPartition, Buffer]], *, acks: int, timeout_ms: int, internal: bool = False
+        self,
+        entries: Sequence[tuple[TopicPartition, Buffer]],
+        *,
+        acks: int,
+        timeout_ms: int,
+        internal: bool = False,
+        client: ClientConnection | None = None,
     ) -> list[Produced]:
         """`internal` lets a coordinator write to its own topic, which no client may."""
         if acks not in (0, 1, ACKS_ALL):
             return [Produced(name, ErrorCode.INVALID_REQUIRED_ACKS) for name, _ in entries]
         results = [self._append(name, records, acks, internal) for name, records in entries]
         if acks == ACKS_ALL:
-            await self._wait(results, timeout_ms)
+            await self._wait(results, timeout_ms, client)
         return results
 
     def _append(self, name: TopicPartition, records: Buffer, acks: int, internal: bool) -> Produced:
@@ -75,7 +82,7 @@ class Appends:
             required_offset=info.last_offset + 1,
         )
 
-    async def _wait(self, results: Sequence[Produced], timeout_ms: int) -> None:
+    async def _wait(self, results: Sequence[Produced], timeout_ms: int, client: ClientConnection | None) -> None:
         pending = {result.partition: result for result in results if result.error is ErrorCode.NONE}
         if not pending:
             return
@@ -91,7 +98,7 @@ class Appends:
                     settle(name)
             return not pending
 
-        await self._replicas.waiting_produces.wait(list(pending), done, timeout_ms / 1000)
+        await self._replicas.waiting_produces.wait(list(pending), done, timeout_ms / 1000, client)
         for result in pending.values():
             result.error = ErrorCode.REQUEST_TIMED_OUT
 

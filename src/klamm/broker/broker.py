@@ -29,7 +29,7 @@ from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Clock, EventSink, Network, ZooKeeper
 from klamm.security.authorizer import Authorizer
-from klamm.security.quotas import Quotas
+from klamm.security.quotas import Muting, Quotas
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.znodes import topic
 
@@ -94,7 +94,7 @@ class Broker:
                 producer_ids=ProducerIds(zk, broker_id),
                 controller=controller,
                 authorizer=authorizer,
-                quotas=quotas,
+                quotas=Muting(quotas),
             )
         )
         """Handler of every listener."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.ids import LEADER_DURING_DELETE, NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from klamm.model.requests import ClientConnection
 
 TOPICS_PER_SLICE: Final = 50
 """Applied without giving way; with 1,000 topics of 100 partitions a slice stays below 10 ms."""
@@ -109,14 +110,17 @@ class MetadataCache:
 
     # --- waiting ---
 
-    async def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """True once the cache satisfies `condition`, False after `timeout` seconds."""
+    async def wait_until(
+        self, condition: Callable[[], bool], timeout: float, client: ClientConnection | None = None
+    ) -> bool:
+        """True once the cache satisfies `condition`, False after `timeout` seconds or when the client has gone."""
         if condition():
             return True
         if timeout <= 0:
             return False
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[done] = condition
+        forget_client = client.when_gone(lambda: done.done() or done.set_result(False)) if client is not None else None
         try:
             async with asyncio.timeout(timeout):
                 return await done
@@ -124,6 +128,8 @@ class MetadataCache:
             return False
         finally:
             del self._waiting[done]
+            if forget_client is not None:
+                forget_client()
 
     def _complete_waiting(self) -> None:
         for done, condition in list(self._waiting.items()):

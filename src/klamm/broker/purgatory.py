@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from klamm.model.ids import TopicPartition
+from klamm.model.requests import ClientConnection
 
 Condition = Callable[[TopicPartition | None], bool]
 """True when the waiting is over. The argument is the partition that changed, None for a test of all."""
@@ -36,8 +37,15 @@ class Purgatory:
     def __len__(self) -> int:
         return self._size
 
-    async def wait(self, keys: Iterable[TopicPartition], condition: Condition, timeout: float) -> bool:
-        """True when the condition came true, False after `timeout` seconds (at once when it is not positive)."""
+    async def wait(
+        self,
+        keys: Iterable[TopicPartition],
+        condition: Condition,
+        timeout: float,
+        client: ClientConnection | None = None,
+    ) -> bool:
+        """True when the condition came true, False after `timeout` seconds (at once when it is not positive), or when
+        the client has gone: else whoever asks for a long wait and leaves would fill our memory."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(tuple(dict.fromkeys(keys)), condition, loop.create_future())
         for key in waiter.keys:
@@ -49,10 +57,13 @@ class Purgatory:
             if timeout <= 0:
                 return False
             timer = loop.call_later(timeout, _expire, waiter.done)
+            forget_client = client.when_gone(lambda: _expire(waiter.done)) if client is not None else None
             try:
                 return await waiter.done
             finally:
                 timer.cancel()
+                if forget_client is not None:
+                    forget_client()
         finally:
             self._forget(waiter)
 

@@ -18,6 +18,7 @@ from klamm.log.log import AbortedTransaction, Log
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
 from klamm.model.ports import Buffer
+from klamm.model.requests import ClientConnection
 
 CONSUMER: Final = BrokerId(-1)
 VERSION_FROM_FOLLOWERS: Final = 11
@@ -76,7 +77,11 @@ class Reads:
         self.failed_requests = 0
 
     async def fetch(
-        self, query: FetchQuery, entries: Sequence[FetchEntry], refused: Sequence[ReadPartition] = ()
+        self,
+        query: FetchQuery,
+        entries: Sequence[FetchEntry],
+        refused: Sequence[ReadPartition] = (),
+        client: ClientConnection | None = None,
     ) -> list[ReadPartition]:
         """`refused` are partitions that the API checks turned down: they neither end the wait nor shorten it."""
         results = self._read_all(query, entries)
@@ -85,7 +90,7 @@ class Reads:
         if entries and not self._is_enough(query, results):
             by_name = {entry.partition: entry for entry in entries}
             await self._replicas.waiting_fetches.wait(
-                by_name, lambda changed: self._is_over(query, by_name, changed), query.max_wait_ms / 1000
+                by_name, lambda changed: self._is_over(query, by_name, changed), query.max_wait_ms / 1000, client
             )
             results = self._read_all(query, entries)
         self._count(query, results)

@@ -53,7 +53,11 @@ class BrokerConfig:
 
     # Network
     socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, least=1, most=INT_MAX)
-    connections_max_idle_ms: int = integer("connections.max.idle.ms", 600_000)
+    connections_max_idle_ms: int = integer("connections.max.idle.ms", 600_000, least=-1)
+    """Without traffic for that long a connection is closed; -1: never."""
+    max_connections: int = integer("max.connections", INT_MAX, most=INT_MAX)
+    max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, most=INT_MAX)
+    max_connections_per_ip_overrides: tuple[str, ...] = words("max.connections.per.ip.overrides", ())
     request_timeout_ms: int = integer("request.timeout.ms", 30_000, least=1)
     controller_socket_timeout_ms: int = integer("controller.socket.timeout.ms", 30_000, least=1)
 
@@ -159,6 +163,7 @@ class BrokerConfig:
                 f"control.plane.listener.name={self.control_plane_listener_name} is not among "
                 f"listeners {', '.join(names)}"
             )
+        self.connections_by_ip()
         if self.http_listener:
             parse_address("klamm.http.listener", self.http_listener)
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
@@ -176,6 +181,16 @@ class BrokerConfig:
     def advertised(self) -> tuple[Endpoint, ...]:
         """What the registration and Metadata say; the listeners themselves where nothing else is configured."""
         return parse_endpoints("advertised.listeners", self.advertised_listeners or self.listeners, self._protocols())
+
+    def connections_by_ip(self) -> dict[str, int]:
+        """max.connections.per.ip.overrides: host name or address -> how many connections it may have."""
+        limits = {}
+        for entry in self.max_connections_per_ip_overrides:
+            host, colon, count = entry.rpartition(":")
+            if not colon or not host or not count.isdigit():
+                raise ConfigError(f"max.connections.per.ip.overrides={entry!r} is not valid: it must be HOST:NUMBER")
+            limits[host.strip("[]")] = int(count)
+        return limits
 
     @property
     def inter_broker_listener(self) -> str:

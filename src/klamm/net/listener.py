@@ -4,7 +4,10 @@ One request at a time per connection (klamm.wire.connection). While one is being
 socket, so a client that pipelines is slowed down by TCP itself and our memory stays bounded; other connections go on,
 each in its own task. Answers leave by `writelines`, their record data never copied together.
 
-A client that disconnects does not cancel what it asked for: an append that has begun is finished, its answer dropped.
+A client that disconnects does not cancel what it asked for: an append that has begun is finished, its answer dropped;
+what merely waits is told that nobody waits with it any more (`ClientConnection`). A throttled client gets its answer at
+once and is not read for as long as the answer says (KIP-219). Silence for `idle_seconds` closes a connection, a request
+in work or not. Every connection that we close, for whatever reason, leaves one line in the log.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Final, cast
 
 from klamm.model.ports import Buffer, Listening, Network
-from klamm.model.requests import ANONYMOUS, RequestContext
+from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
+from klamm.net.connections import ConnectionLimits, Verdict
+from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.connection import Request, RequestHeader, ServerConnection, response_head
 from klamm.wire.errors import CloseConnection, ProtocolError
 
 logger = logging.getLogger(__name__)
+
+IDLE_SWEEP_SECONDS_MIN: Final = 0.05
 
 Handler = Callable[[RequestContext, RequestHeader, memoryview], Awaitable[Sequence[Buffer] | None]]
 """Returns the chunks of a response body, or None for no response at all (Produce with acks=0)."""
@@ -37,7 +44,11 @@ class Listener:
         *,
         privileged: bool,
         frame_bytes_max: int,
+        limits: ConnectionLimits | None = None,
+        idle_seconds: float | None = None,
+        is_protected: bool = False,
     ) -> None:
+        """`limits` is shared by a broker's listeners; `is_protected`: of the brokers alone, exempt from the total."""
         self._network = network
         self.name = name
         self._host = host
@@ -45,6 +56,15 @@ class Listener:
         self._handler = handler
         self._privileged = privileged
         self._frame_bytes_max = frame_bytes_max
+        self.limits = limits or ConnectionLimits()
+        self._idle_seconds = idle_seconds
+        self._idle_sweep: asyncio.TimerHandle | None = None
+        self.is_protected = is_protected
+        self.accepted = 0
+        self.closed = 0
+        self.requests = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
         self._listening: Listening | None = None
         self._connections: dict[_Connection, None] = {}
         self._serving = asyncio.Event()
@@ -69,9 +89,11 @@ class Listener:
         """Stop accepting, drop what waits, close every connection: clients see a reset, not an error."""
         if self._listening is not None:
             self._listening.close()
+        if self._idle_sweep is not None:
+            self._idle_sweep.cancel()
         connections = list(self._connections)
         for connection in connections:
-            connection.close()
+            connection.end()
         await asyncio.gather(*(connection.ended() for connection in connections))
         if self._listening is not None:
             await self._listening.wait_closed()
@@ -85,21 +107,55 @@ class Listener:
         finally:
             await self.close()
 
+    def register_metrics(self, metrics: MetricsRegistry) -> None:
+        """Under the names of Kafka's selector; we have one, which Kafka would call processor 0."""
+
+        def read(name: str, value: Callable[[], int]) -> None:
+            metrics.read("kafka.server", "socket-server-metrics", name, value, listener=self.name, networkProcessor="0")
+
+        read("connection-count", lambda: len(self._connections))
+        read("connection-creation-total", lambda: self.accepted)
+        read("connection-close-total", lambda: self.closed)
+        read("request-total", lambda: self.requests)
+        read("incoming-byte-total", lambda: self.bytes_in)
+        read("outgoing-byte-total", lambda: self.bytes_out)
+
     def _accept(self) -> asyncio.Protocol:
         connection = _Connection(self)
         self._connections[connection] = None
+        self.accepted += 1
+        if self._idle_sweep is None and self._idle_seconds is not None:
+            self._idle_sweep = asyncio.get_running_loop().call_later(self._idle_seconds, self._close_idle)
         return connection
 
     def forget(self, connection: _Connection) -> None:
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self.closed += 1
 
-    def context(self, peer: str, client_id: str | None) -> RequestContext:
-        return RequestContext(ANONYMOUS, self.name, client_id, peer, self._privileged)
+    def _close_idle(self) -> None:
+        """Close what was silent too long, and look again when the next one can have been."""
+        assert self._idle_seconds is not None
+        loop = asyncio.get_running_loop()
+        now, self._idle_sweep = loop.time(), None
+        oldest = now
+        for connection in list(self._connections):
+            if now - connection.last_active >= self._idle_seconds:
+                connection.close(f"idle for {now - connection.last_active:.1f} s")
+            else:
+                oldest = min(oldest, connection.last_active)
+        if self._connections:
+            wait = max(oldest + self._idle_seconds - now, IDLE_SWEEP_SECONDS_MIN)
+            self._idle_sweep = loop.call_later(wait, self._close_idle)
+
+    def context(self, peer: str, client_id: str | None, connection: ClientConnection) -> RequestContext:
+        return RequestContext(ANONYMOUS, self.name, client_id, peer, self._privileged, connection)
 
     def sans_io(self) -> ServerConnection:
         return ServerConnection(self._frame_bytes_max)
 
     async def handle(self, context: RequestContext, request: Request) -> Sequence[Buffer] | None:
+        self.requests += 1
         await self._serving.wait()
         return await self._handler(context, request.header, request.body)
 
@@ -110,22 +166,48 @@ class _Connection(asyncio.Protocol):
         self._wire = listener.sans_io()
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
+        self.host = "?"
+        self._client = ClientConnection()
+        self._verdict = Verdict.REFUSED
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._time = asyncio.get_running_loop().time
+        self.last_active = self._time()
+
+    @property
+    def is_protected(self) -> bool:
+        return self._listener.is_protected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         address = transport.get_extra_info("peername")
-        self._peer = f"{address[0]}:{address[1]}" if address else "?"
+        if address:
+            self.host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self._verdict = self._listener.limits.entered(self)
+        if self._verdict is Verdict.REFUSED:
+            self.close(f"{self.host} has its {self._listener.limits.allowed_from(self.host)} connections, or all wait")
+        elif self._verdict is Verdict.WAITS:
+            self._transport.pause_reading()
+
+    def admit(self) -> None:
+        self._verdict = Verdict.ADMITTED
+        self.last_active = self._time()
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()  # whoever waits to write finds that there is nobody to write to
+        self._client.gone()
+        if self._verdict is not Verdict.REFUSED:
+            self._listener.limits.left(self)
         if self._task is None:
             self._listener.forget(self)
 
     def data_received(self, data: bytes) -> None:
+        self.last_active = self._time()
+        self._listener.bytes_in += len(data)
         self._wire.feed(data)
         if self._task is None:
             self._task = asyncio.create_task(self._serve(), name=f"connection {self._peer}")
@@ -138,7 +220,14 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
+        """For a reason that lies not in its bytes. What it asked for last is finished, unanswered."""
+        logger.info("listener %s: closing connection of %s: %s", self._listener.name, self._peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def end(self) -> None:
+        """The listener closes."""
         if self._transport is not None:
             self._transport.abort()
         if self._task is not None:
@@ -150,35 +239,51 @@ class _Connection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         """Until nothing more has arrived. The outermost loop of a connection: what fails here ends the connection."""
+        name = self._listener.name
         try:
             while (request := self._wire.next_request()) is not None:
-                context = self._listener.context(self._peer, request.header.client_id)
+                self._client.throttle_ms = 0
+                context = self._listener.context(self._peer, request.header.client_id, self._client)
                 chunks = await self._listener.handle(context, request)
                 if chunks is not None:
                     await self._send(request.header, chunks)
+                if self._client.throttle_ms > 0:
+                    await self._mute(self._client.throttle_ms / 1000)
                 self._wire.answered()
         except ProtocolError as error:
-            logger.warning("listener %s: closing connection of %s: %s", self._listener.name, self._peer, error)
-            self._abort()
+            logger.warning("listener %s: closing connection of %s: %s", name, self._peer, error)
+            self._refuse()
         except CloseConnection as error:
-            logger.info("listener %s: closing connection of %s: %s", self._listener.name, self._peer, error)
-            self._abort()
+            logger.info("listener %s: closing connection of %s: %s", name, self._peer, error)
+            self._refuse()
         except Exception:
-            logger.exception("listener %s: a request of %s failed", self._listener.name, self._peer)
-            self._abort()
+            logger.exception("listener %s: closing connection of %s: its request failed", name, self._peer)
+            self._refuse()
         finally:
             self._task = None
             if self._transport is None:
                 self._listener.forget(self)
-            else:
+            elif not self._transport.is_closing():
                 self._transport.resume_reading()
 
     async def _send(self, header: RequestHeader, chunks: Sequence[Buffer]) -> None:
         if self._transport is None:
             return
-        self._transport.writelines([response_head(header, sum(map(len, chunks))), *chunks])
+        size = sum(map(len, chunks))
+        self._listener.bytes_out += size
+        self._transport.writelines([response_head(header, size), *chunks])
         await self._writable.wait()
+        self.last_active = self._time()
 
-    def _abort(self) -> None:
+    async def _mute(self, seconds: float) -> None:
+        over = asyncio.get_running_loop().create_future()
+        stay = self._client.when_gone(lambda: over.set_result(None))
+        try:
+            await asyncio.wait((over,), timeout=seconds)
+        finally:
+            stay()
+
+    def _refuse(self) -> None:
+        """What was answered before still goes out; nothing more is read."""
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.close()

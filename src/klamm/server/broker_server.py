@@ -23,6 +23,7 @@ from klamm.model.config import BrokerConfig, broker_id_of, parse_address
 from klamm.model.errors import ConfigError, ConnectionLoss, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
+from klamm.net.connections import ConnectionLimits
 from klamm.net.listener import Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import Unlimited
@@ -167,6 +168,7 @@ class BrokerServer:
                 config.inter_broker_listener,
             )
         brokers_own = {config.inter_broker_listener, config.control_plane_listener}
+        limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip, config.connections_by_ip())
         listeners = []
         for endpoint in config.endpoints:
             listener = Listener(
@@ -177,7 +179,11 @@ class BrokerServer:
                 broker.handle,
                 privileged=endpoint.listener in brokers_own,
                 frame_bytes_max=config.socket_request_max_bytes,
+                limits=limits,
+                idle_seconds=config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else None,
+                is_protected=endpoint.listener in brokers_own and not config.shares_listener_with_clients,
             )
+            listener.register_metrics(self.metrics)
             try:
                 await listener.bind()
             except OSError as error:

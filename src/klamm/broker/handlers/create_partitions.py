@@ -44,7 +44,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     def missing() -> list[str]:
         return [name for name, added in grown.items() if not services.metadata.has_leaders(name, added)]
 
-    await services.metadata.wait_until(lambda: not missing(), request.timeout_ms / 1000)
+    await services.metadata.wait_until(lambda: not missing(), request.timeout_ms / 1000, context.connection)
     late = list(grown) if request.timeout_ms <= 0 else missing()
     timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic has grown, its new leaders are not known.")
     results.update(dict.fromkeys(late, timed_out))

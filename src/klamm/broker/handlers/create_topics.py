@@ -43,7 +43,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             results[topic.name] = _accepted(services, planned)
             if not request.validate_only:
                 created[topic.name] = planned
-    for name in await _wait_for_leaders(services, created, request.timeout_ms):
+    for name in await _wait_for_leaders(services, context, created, request.timeout_ms):
         results[name] = _refused(name, ErrorCode.REQUEST_TIMED_OUT, "The topic is created, its leaders are not known.")
     return _RESPONSE(
         throttle_time_ms=services.quotas.throttle(context, "CreateTopics", 0), topics=list(results.values())
@@ -82,7 +82,9 @@ def _new_topic(topic: Any) -> NewTopic:
     )
 
 
-async def _wait_for_leaders(services: Services, created: dict[str, PlannedTopic], timeout_ms: int) -> list[str]:
+async def _wait_for_leaders(
+    services: Services, context: RequestContext, created: dict[str, PlannedTopic], timeout_ms: int
+) -> list[str]:
     """The topics that are not ready in time."""
 
     def missing() -> list[str]:
@@ -91,7 +93,7 @@ async def _wait_for_leaders(services: Services, created: dict[str, PlannedTopic]
 
     if timeout_ms <= 0:
         return list(created)
-    await services.metadata.wait_until(lambda: not missing(), timeout_ms / 1000)
+    await services.metadata.wait_until(lambda: not missing(), timeout_ms / 1000, context.connection)
     return missing()
 
 

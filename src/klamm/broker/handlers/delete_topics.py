@@ -33,7 +33,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     def left() -> list[str]:
         return [name for name in marked if services.metadata.topic(name) is not None]
 
-    await services.metadata.wait_until(lambda: not left(), request.timeout_ms / 1000)
+    await services.metadata.wait_until(lambda: not left(), request.timeout_ms / 1000, context.connection)
     for name in left():
         results[name] = ErrorCode.REQUEST_TIMED_OUT
     return _RESPONSE(

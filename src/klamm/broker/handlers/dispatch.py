@@ -4,7 +4,8 @@ A message handler gets the decoded request and returns the response to encode; a
 returns chunks: record data is not to be copied, and the large control requests are decoded in slices. A version that is
 not in the table closes the connection without an answer, as with Kafka, except for ApiVersions itself: a client that is
 newer than we are must be able to ask. Control requests are obeyed only on the listener that brokers use among
-themselves (design D6).
+themselves (design D6). A handler that fails has an answer too: the API's own, with UNKNOWN_SERVER_ERROR or the code of
+what was raised, so that a client learns more than from a closed connection (reference broker 5.4).
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from klamm.broker.handlers import (
     update_metadata,
 )
 from klamm.broker.handlers.services import Services
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, KafkaError, KlammError
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import APIS, CONTROL_APIS, Api, ApiKey
 from klamm.wire.connection import RequestHeader
-from klamm.wire.errors import ProtocolError
+from klamm.wire.errors import CloseConnection, ProtocolError
+from klamm.wire.failures import failure_body
 from klamm.wire.messages import decode_request, encode_response, response_class
 
 log = logging.getLogger(__name__)
@@ -97,11 +99,43 @@ class Dispatcher:
             raise ProtocolError(f"{key.name} version {version} is not served")
         if key in CONTROL_APIS and not self._may_control(context):
             return self._refuse_control(context, key, version)
+        try:
+            return await self._handle(context, key, version, body)
+        except (ProtocolError, CloseConnection):
+            raise
+        except Exception as error:
+            return self._failed(context, key, version, body, error)
+
+    async def _handle(
+        self, context: RequestContext, key: ApiKey, version: int, body: memoryview
+    ) -> Sequence[Buffer] | None:
         raw = RAW_HANDLERS.get(key)
         if raw is not None:
             return await raw(self._services, context, version, body)
         response = await MESSAGE_HANDLERS[key](self._services, context, version, decode_request(key, version, body))
         return [encode_response(response, version)]
+
+    def _failed(
+        self, context: RequestContext, key: ApiKey, version: int, body: memoryview, error: Exception
+    ) -> Sequence[Buffer]:
+        """One line for what was to be expected, with the traceback for what was not: that is a defect of ours."""
+        expected = isinstance(error, KlammError)
+        message = "%s version %d of %s failed: %s"
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
+            message,
+            key.name,
+            version,
+            context.peer,
+            error,
+            exc_info=None if expected else error,
+        )
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        request = decode_request(key, version, body)
+        answer = failure_body(key, version, request, code)
+        if answer is None or (key is ApiKey.PRODUCE and request.acks == produce.NO_ACKS):
+            raise CloseConnection(f"{key.name} failed and has no answer that could say so")
+        return [answer]
 
     def _may_control(self, context: RequestContext) -> bool:
         """Both: an authorizer that is too generous does not open the clients' listener for control requests."""

@@ -35,7 +35,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         unclean = _is_unclean(version, request)
         elected = await services.controller.elect_leaders(asked, unclean=unclean)
-        results = await _wait_for_leaders(services, elected, request.timeout_ms)
+        results = await _wait_for_leaders(services, context, elected, request.timeout_ms)
     except KafkaError as error:
         refused = error
         results = dict.fromkeys(asked or (), error)
@@ -63,7 +63,10 @@ def _is_unclean(version: int, request: Any) -> bool:
 
 
 async def _wait_for_leaders(
-    services: Services, elected: dict[TopicPartition, BrokerId | KafkaError], timeout_ms: int
+    services: Services,
+    context: RequestContext,
+    elected: dict[TopicPartition, BrokerId | KafkaError],
+    timeout_ms: int,
 ) -> dict[TopicPartition, KafkaError | None]:
     """A client that asks for metadata next shall see what it asked for."""
     leaders = {name: leader for name, leader in elected.items() if not isinstance(leader, KafkaError)}
@@ -72,7 +75,7 @@ async def _wait_for_leaders(
         known = ((name, services.metadata.partition(name)) for name in leaders)
         return {name for name, found in known if found is None or found.leader != leaders[name]}
 
-    await services.metadata.wait_until(lambda: not unknown(), timeout_ms / 1000)
+    await services.metadata.wait_until(lambda: not unknown(), timeout_ms / 1000, context.connection)
     late = unknown()
     timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The leader is elected, but not known here yet.")
     return {

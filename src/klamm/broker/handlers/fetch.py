@@ -43,7 +43,7 @@ async def handle(
         request.max_bytes,
         request.read_committed,
     )
-    results = await services.reads.fetch(query, entries, refused)
+    results = await services.reads.fetch(query, entries, refused, context.connection)
     throttle_ms = 0
     if not query.from_follower:
         throttle_ms = services.quotas.throttle(context, "Fetch", sum(len(result.records) for result in results))

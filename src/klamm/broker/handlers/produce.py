@@ -34,7 +34,10 @@ async def handle(
             accepted.append((name, records))
         else:
             results.append(ProduceResult(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-    for done in await services.appends.append(accepted, acks=request.acks, timeout_ms=request.timeout_ms):
+    appended = await services.appends.append(
+        accepted, acks=request.acks, timeout_ms=request.timeout_ms, client=context.connection
+    )
+    for done in appended:
         is_good = done.error is ErrorCode.NONE
         results.append(
             ProduceResult(

@@ -1,0 +1,102 @@
+"""How many connections a broker takes, and from whom: Kafka's limits, over all of its listeners (reference broker 8.1).
+
+- More than `max.connections.per.ip` from one address (or what an override gives it): accepted and closed at once.
+- `max.connections` in all: a newcomer waits, connected but not read, until another one goes, as it would in the backlog
+  of an acceptor that has stopped accepting. The listener that brokers use among themselves is exempt, if it is one of
+  its own: it takes the place of whoever has been silent for longest on another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+from klamm.model.settings import INT_MAX
+
+
+class Verdict(Enum):
+    ADMITTED = "admitted"
+    WAITS = "waits"
+    REFUSED = "refused"
+
+
+class Connection(Protocol):
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def is_protected(self) -> bool:
+        """On the listener of the brokers."""
+
+    @property
+    def last_active(self) -> float: ...
+
+    def admit(self) -> None:
+        """A place is free: begin to read."""
+
+    def close(self, reason: str) -> None: ...
+
+
+class ConnectionLimits:
+    """One for all listeners of a broker. Closing a connection leads to `left`, at once or later."""
+
+    def __init__(
+        self,
+        total: int = INT_MAX,
+        per_ip: int = INT_MAX,
+        overrides: Mapping[str, int] | None = None,
+        *,
+        waiting: int = 512,
+    ) -> None:
+        self._total = total
+        self._per_ip = per_ip
+        self._overrides = dict(overrides or {})
+        self._waiting_max = waiting
+        self._admitted: dict[Connection, None] = {}
+        self._waiting: deque[Connection] = deque()
+        self._by_host: Counter[str] = Counter()
+
+    def allowed_from(self, host: str) -> int:
+        return self._overrides.get(host, self._per_ip)
+
+    def entered(self, connection: Connection) -> Verdict:
+        if self._by_host[connection.host] >= self.allowed_from(connection.host):
+            return Verdict.REFUSED
+        if len(self._admitted) < self._total:
+            verdict = Verdict.ADMITTED
+        elif connection.is_protected:
+            self._make_room()
+            verdict = Verdict.ADMITTED
+        elif len(self._waiting) < self._waiting_max:
+            verdict = Verdict.WAITS
+        else:
+            return Verdict.REFUSED
+        self._by_host[connection.host] += 1
+        if verdict is Verdict.ADMITTED:
+            self._admitted[connection] = None
+        else:
+            self._waiting.append(connection)
+        return verdict
+
+    def left(self, connection: Connection) -> None:
+        """Of one that `entered` did not refuse."""
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+        if connection in self._admitted:
+            del self._admitted[connection]
+        elif connection in self._waiting:
+            self._waiting.remove(connection)
+        while self._waiting and len(self._admitted) < self._total:
+            next_one = self._waiting.popleft()
+            self._admitted[next_one] = None
+            next_one.admit()
+
+    def _make_room(self) -> None:
+        candidates = [connection for connection in self._admitted if not connection.is_protected]
+        if candidates:
+            quietest = min(candidates, key=lambda connection: connection.last_active)
+            del self._admitted[quietest]  # its end may take a moment: the next broker shall find another one
+            quietest.close("a broker needs its place: max.connections is reached")

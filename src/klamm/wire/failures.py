@@ -1,0 +1,84 @@
+"""The answer to a request whose handler failed: the API's own response, with the error wherever it has room for one.
+
+As Kafka builds it (reference broker 5.4): an error field of the whole response if there is one, else one per topic,
+partition, group or resource that the request names. Derived from the two schemas, so that no handler needs to write
+one: the response's array of things with errors mirrors the request's array of things asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from klamm.model.errors import ErrorCode
+from klamm.wire.messages import encode_response, response_class
+
+_MEANINGS: Final = (
+    ("name", "topic", "topic_name", "group_id"),
+    ("index", "partition", "partition_index", "partition_id"),
+)
+"""Names that differ between request and response, or from one API to the next, for the same thing."""
+
+
+def failure_body(api_key: int, version: int, request: Any, error: ErrorCode) -> bytes | None:
+    """None where the response has no place for the error: then only the end of the connection can tell."""
+    cls = response_class(api_key)
+    fields = list(cls._struct.untagged_fields(version))
+    if any(_is_error(field) for field in fields):
+        return encode_response(cls(version=version, **_errors(fields, error)), version)
+    for field in fields:
+        if field.is_struct_array() and _has_error(field.array_of, version):
+            entries = [_mirror(field.array_of, version, asked, error) for asked in _asked(request)]
+            return encode_response(cls(version=version, **{field.name: entries}), version) if entries else None
+    return None
+
+
+def _is_error(field: Any) -> bool:
+    return bool(field.name.endswith("error_code"))
+
+
+def _has_error(struct: Any, version: int) -> bool:
+    return any(
+        _is_error(field) or (field.is_struct_array() and _has_error(field.array_of, version))
+        for field in struct.untagged_fields(version)
+    )
+
+
+def _errors(fields: list[Any], error: ErrorCode) -> dict[str, Any]:
+    return {field.name: int(error) for field in fields if _is_error(field)}
+
+
+def _asked(thing: Any) -> Iterator[Any]:
+    """Elements of the first array of a request, or of one element of it, in which there are any."""
+    for name in thing._struct.fields if hasattr(thing, "_struct") else ():
+        value = getattr(thing, name, None)
+        if isinstance(value, list) and value:
+            yield from value
+            return
+
+
+def _mirror(struct: Any, version: int, asked: Any, error: ErrorCode) -> Any:
+    """One element of the response for one of the request, which is a struct, a name or a number."""
+    values: dict[str, Any] = {}
+    fields = list(struct.untagged_fields(version))
+    has_own_error = any(_is_error(field) for field in fields)
+    for field in fields:
+        if _is_error(field):
+            values[field.name] = int(error)
+        elif field.is_struct_array():
+            inner = field.array_of
+            is_wanted = not has_own_error and _has_error(inner, version)
+            values[field.name] = [_mirror(inner, version, each, error) for each in _asked(asked)] if is_wanted else []
+        elif (known := _known(field.name, asked)) is not None:
+            values[field.name] = known
+    return struct.data_class(version=version, **values)
+
+
+def _known(name: str, asked: Any) -> Any:
+    if isinstance(asked, (str, int)):
+        wanted = _MEANINGS[0] if isinstance(asked, str) else _MEANINGS[1]
+        return asked if name in wanted else None
+    for same in next((names for names in _MEANINGS if name in names), (name,)):
+        if (value := getattr(asked, same, None)) is not None:
+            return value
+    return None
