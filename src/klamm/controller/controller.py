@@ -1,10 +1,9 @@
 """The controller of one broker process: stands for election, leads while it is elected, resigns when it is not.
 
-Every broker has one; most of the time it only watches /controller. Rules of its life, all on the one event queue:
+Every broker has one; most of the time it only watches. Rules of its life, all on the one event queue:
 
-- *Elect*: read /controller; if nobody holds it, create it (ephemeral) and raise /controller_epoch in one multi. The
-  version that the epoch then has fences every write of the term. A node that our own session holds although we do not
-  lead (a lost answer, edited data, a failed hand-over) is replaced in the same kind of multi: no gap, no two terms.
+- *Reconsider*, whenever anything about the office changed: look at it (`office`); resign if it is no longer ours or its
+  fence is broken; without it, judge who shall hold it (`succession`) and stand, take over, wait or leave it.
 - *Fail over*: see `term`. Any failure in it, and any unexpected exception later: resign, delete /controller fenced,
   stand again after 1, 2, 4 ... 30 s. The process lives on as a broker (design D14).
 - *Resign*: drop the term with all it holds. Watches that still fire find nobody active.
@@ -21,11 +20,13 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
+from klamm.controller.candidacy import Candidacy
 from klamm.controller.channels import Channels
 from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
 from klamm.controller.context import Counts
 from klamm.controller.events import (
     AlterReassignments,
+    BrokerChange,
     ControlledShutdown,
     ControllerChange,
     ControllerEvent,
@@ -33,6 +34,7 @@ from klamm.controller.events import (
     ElectLeaders,
     Expire,
     ListReassignments,
+    Reconsider,
     Reelect,
     RegisterBrokerAndReelect,
     Startup,
@@ -41,7 +43,15 @@ from klamm.controller.events import (
 from klamm.controller.office import NOBODY, Epoch, Holder, Office, Won
 from klamm.controller.queue import ControllerEventQueue
 from klamm.controller.records import Recorder
-from klamm.controller.statistics import GROUP, STATS, ControllerStatistics, register_gauges, remove_gauges
+from klamm.controller.statistics import (
+    GROUP,
+    STATS,
+    ControllerStatistics,
+    OfficeMeters,
+    register_gauges,
+    remove_gauges,
+)
+from klamm.controller.succession import Action, Verdict
 from klamm.controller.term import Term
 from klamm.controller.vigil import Vigil
 from klamm.controller.watches import event_of
@@ -79,11 +89,13 @@ class Controller:
         self._zk = zk
         self._network = network
         self._metrics = metrics
+        self._meters = OfficeMeters(metrics)
         self._register_broker = register_broker
         self._broker = broker_id_of(config)
         self._recorder = Recorder(events_sink, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
         self._office = Office(zk, clock, self._broker, self._on_watch)
+        self._candidacy = Candidacy(config, clock, zk, self._recorder, self._on_watch)
         self._vigil = Vigil(
             config, clock, network, zk, self._recorder, enqueue=self._queue.put_nowait, on_crash=self._on_crash
         )
@@ -94,6 +106,7 @@ class Controller:
         self._failures = 0
         self._stand_again_at = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
+        self._wake: asyncio.TimerHandle | None = None
 
     # --- what others ask ---
 
@@ -219,7 +232,7 @@ class Controller:
             except ControllerMoved as moved:
                 event.preempt()
                 await self._resign(str(moved))
-                self._queue.put_nowait(Reelect())
+                self._queue.put_nowait(Reconsider())
                 return
             except Exception as error:
                 log.exception("%r failed", event)
@@ -229,16 +242,10 @@ class Controller:
 
     async def _dispatch(self, event: ControllerEvent) -> None:
         match event:
-            case Startup():
-                await self._elect("start")
+            case Startup() | ControllerChange() | Reelect() | Reconsider():
+                await self._reconsider()
             case TakeOver(czxid, cause):
-                await self._take_over(czxid, cause)
-            case ControllerChange():
-                await self._maybe_resign()
-            case Reelect():
-                await self._maybe_resign()
-                if self._term is None and self._clock.monotonic() >= self._stand_again_at:
-                    await self._elect("/controller was free")
+                await self._on_take_over(czxid, cause)
             case RegisterBrokerAndReelect():
                 await self._register_again()
             case Expire(done):
@@ -250,28 +257,77 @@ class Controller:
             case _:
                 if self._term is not None:
                     await self._term.handle(event)
-                else:
-                    event.preempt()
+                    return
+                event.preempt()
+                if isinstance(event, BrokerChange):
+                    await self._reconsider()  # a candidate came or went
 
-    # --- election ---
+    # --- the office ---
 
-    async def _elect(self, cause: str) -> None:
-        await self._lead(await self._office.stand(), cause)
+    async def _reconsider(self) -> None:
+        holder, epoch = await until_connected(self._look)
+        if self._term is not None:
+            trouble = self._trouble(self._term, holder, epoch)
+            if trouble is None:
+                return
+            await self._resign(trouble)
+        verdict, due = await until_connected(lambda: self._candidacy.judge(holder, epoch))
+        now = self._clock.monotonic()
+        if now < self._stand_again_at:
+            verdict, due = None, max(due or 0.0, self._stand_again_at)
+        self._wake_at(due)
+        if verdict is not None:
+            await self._act(verdict)
 
-    async def _take_over(self, czxid: int, cause: str) -> None:
+    def _trouble(self, term: Term, holder: Holder | None, epoch: Epoch | None) -> str | None:
+        """Why we are controller no longer, or nobody's: an edited node makes everybody else follow somebody else, and
+        behind a broken fence nothing of ours is written."""
+        if holder is None or not self._office.is_ours(holder):
+            return f"/controller names {self._active_controller_id}"
+        if holder.broker != self._broker:
+            return f"/controller was edited: {holder.problem or f'it names {holder.broker}'}"
+        if epoch is None or epoch.zk_version != term.committer.fence.version:
+            return f"/controller_epoch was {'deleted' if epoch is None else 'edited'}"
+        return None
+
+    async def _act(self, verdict: Verdict) -> None:
+        self._candidacy.forget()
+        if verdict.action is Action.STAND:
+            won = await self._office.stand()
+        else:
+            won = await self._take_over(verdict.czxid, verdict.cause)
+        if won is None:
+            self._queue.put_nowait(Reconsider())  # somebody was faster: who is it?
+            return
+        if verdict.healing:
+            self._meters.healed.mark()
+            self._recorder.decision("controller-healed", verdict.cause)
+        await self._lead(won, verdict.cause)
+
+    async def _on_take_over(self, czxid: int, cause: str) -> None:
         if self._term is not None or self._clock.monotonic() < self._stand_again_at:
             return
+        if not await until_connected(self._candidacy.may_lead):
+            return
+        won = await self._take_over(czxid, cause)
+        if won is None:
+            self._queue.put_nowait(Reconsider())
+        else:
+            await self._lead(won, cause)
+
+    async def _take_over(self, czxid: int, cause: str) -> Won | None:
         former = self._active_controller_id
         won = await self._office.take_over(czxid)
         if won is not None:
+            self._meters.moved.mark()
             self._recorder.decision("controller-moved", cause, detail=f"from broker {former} to broker {self._broker}")
-        await self._lead(won, cause)
+        return won
 
-    async def _lead(self, won: Won | None, cause: str) -> None:
-        if won is None:
-            await until_connected(self._look)
-            return
+    async def _lead(self, won: Won, cause: str) -> None:
         self._recorder.begin_term(won.epoch)
+        if won.healed is not None:
+            self._meters.healed.mark()
+            self._recorder.decision("controller-epoch-healed", str(won.healed), detail=f"epoch {won.epoch}")
         self._recorder.decision("controller-elected", cause)
         self._term = term = self._new_term(Committer(self._zk, won.epoch, won.zk_version))
         self._active_controller_id = self._broker
@@ -280,7 +336,7 @@ class Controller:
         except ConnectionLoss as lost:
             # Half a load is none. The node is ours still; standing again replaces it, with a new epoch.
             await self._resign(f"connection lost during fail-over: {lost}")
-            self._queue.put_nowait(Reelect())
+            self._queue.put_nowait(Reconsider())
             return
         self._failures = 0
 
@@ -320,17 +376,6 @@ class Controller:
 
     # --- the end of a term ---
 
-    async def _maybe_resign(self) -> None:
-        holder, _ = await until_connected(self._look)
-        if self._term is None:
-            return
-        if holder is None or not self._office.is_ours(holder):
-            await self._resign(f"/controller names {self._active_controller_id}")
-        elif holder.broker != self._broker:
-            # Our session holds the node but its data was edited: everybody else now follows nobody. Replace it.
-            await self._resign(f"/controller was edited: {holder.problem or f'it names {holder.broker}'}")
-            await self._elect("edited /controller healed")
-
     async def _resign(self, cause: str) -> None:
         term, self._term = self._term, None
         if term is None:
@@ -346,14 +391,15 @@ class Controller:
         """Unexpected: give the office back, so that somebody else can try, and stand again later."""
         self._failures += 1
         pause = min(BACKOFF_MAX_S, 2.0 ** (self._failures - 1))
-        self._stand_again_at = self._clock.monotonic() + pause
+        # A little later than the others' watches, so that two that fail alike do not take turns in step.
+        self._stand_again_at = self._clock.monotonic() + pause * (1 + self._random.random() / 10)
         self._recorder.decision("controller-failed", repr(event), detail=f"{type(error).__name__}: {error}")
         term = self._term
         await self._resign(f"{type(error).__name__}: {error}")
         if term is not None:
             await self._office.give_back(term.committer.fence)
-        # A little later than the others' watches, so that two that fail alike do not take turns in step.
-        self._later(pause * (1 + self._random.random() / 10), Reelect())
+        self._candidacy.failed(self._failures)
+        self._queue.put_nowait(Reconsider())
 
     # --- small things ---
 
@@ -367,9 +413,7 @@ class Controller:
             log.error("registration failed, trying again in %.0f s: %s", REGISTRATION_RETRY_S, error)
             self._later(REGISTRATION_RETRY_S, RegisterBrokerAndReelect())
             return
-        await self._maybe_resign()
-        if self._term is None:
-            await self._elect("new ZooKeeper session")
+        await self._reconsider()
 
     def _on_watch(self, watched: WatchEvent) -> None:
         event = event_of(watched)
@@ -379,7 +423,14 @@ class Controller:
     def _on_crash(self, error: BaseException) -> None:
         self._queue.put_nowait(Crashed(error))
 
-    def _later(self, delay_s: float, event: ControllerEvent) -> None:
+    def _wake_at(self, due: float | None) -> None:
+        """Judge again then: the one timer of the succession."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._timers.discard(self._wake)
+        self._wake = None if due is None else self._later(due - self._clock.monotonic(), Reconsider())
+
+    def _later(self, delay_s: float, event: ControllerEvent) -> asyncio.TimerHandle:
         def put() -> None:
             self._timers.discard(timer)
             if self._running:
@@ -387,6 +438,7 @@ class Controller:
 
         timer = asyncio.get_running_loop().call_later(delay_s, put)
         self._timers.add(timer)
+        return timer
 
     def _may_act(self) -> bool:
         """Two thirds of the session without a word from ZooKeeper: in the last third somebody else may be elected."""

@@ -81,7 +81,14 @@ class ControllerChange(_Event):
 
 @dataclass(frozen=True, slots=True)
 class Reelect(_Event):
-    """/controller is gone, or a back-off after a failed fail-over is over."""
+    """/controller is gone."""
+
+    state = ControllerState.CONTROLLER_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Reconsider(_Event):
+    """Something about the office changed, or what we waited for is over: judge again who shall hold it."""
 
     state = ControllerState.CONTROLLER_CHANGE
 
@@ -315,6 +322,7 @@ ControllerEvent: TypeAlias = (
     Startup
     | ControllerChange
     | Reelect
+    | Reconsider
     | TakeOver
     | RegisterBrokerAndReelect
     | Expire

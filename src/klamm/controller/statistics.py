@@ -11,11 +11,14 @@ from typing import Final, NamedTuple
 
 from klamm.controller.context import Counts
 from klamm.model.ids import BrokerId, ControllerEpoch
-from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.metrics import Meter, MetricsRegistry
 
 GROUP: Final = "kafka.controller"
 TYPE: Final = "KafkaController"
 STATS: Final = "ControllerStats"
+OFFICE: Final = ("klamm.controller", "Office")
+MOVED: Final = "MovedPerSec"
+HEALED: Final = "HealedPerSec"
 GAUGES: Final = {
     "GlobalTopicCount": "topics",
     "GlobalPartitionCount": "partitions",
@@ -45,6 +48,21 @@ class ControllerStatistics(NamedTuple):
     """Partitions being reassigned, and what each waits for."""
 
 
+class OfficeMeters:
+    """Take-overs, and repairs of what was edited; Kafka has no names for them."""
+
+    def __init__(self, metrics: MetricsRegistry) -> None:
+        self._metrics = metrics
+
+    @property
+    def moved(self) -> Meter:
+        return self._metrics.meter(*OFFICE, MOVED)
+
+    @property
+    def healed(self) -> Meter:
+        return self._metrics.meter(*OFFICE, HEALED)
+
+
 def register_gauges(
     metrics: MetricsRegistry, is_active: Callable[[], bool], state: Callable[[], int], counts: Callable[[], Counts]
 ) -> None:
@@ -52,6 +70,8 @@ def register_gauges(
         return float(getattr(counts(), field))
 
     metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
+    for name in (MOVED, HEALED):
+        metrics.meter(*OFFICE, name)
     metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
     metrics.read(GROUP, TYPE, "ControllerState", lambda: float(state()))
     for name, field in GAUGES.items():
@@ -62,3 +82,5 @@ def remove_gauges(metrics: MetricsRegistry) -> None:
     for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
         metrics.remove(GROUP, TYPE, name)
     metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
+    for name in (MOVED, HEALED):
+        metrics.remove(*OFFICE, name)

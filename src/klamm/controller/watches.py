@@ -19,6 +19,7 @@ from klamm.controller.events import (
     LogDirEventNotification,
     PartitionModifications,
     ReassignmentIsrChange,
+    Reconsider,
     Reelect,
     TopicChange,
     TopicDeletion,
@@ -30,8 +31,11 @@ from klamm.model.ids import TopicPartition
 from klamm.model.ports import WatchEvent, WatchKind
 from klamm.zookeeper.znodes import (
     broker_id,
+    candidates,
     config_change,
     controller,
+    controller_epoch,
+    controller_move,
     delete_topics,
     isr_change,
     log_dir_event,
@@ -59,6 +63,9 @@ DATA: Final[Mapping[str, Callable[[str], ControllerEvent]]] = {
 NODES: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
     reassign_partitions.PATH: ZkPartitionReassignment,
     preferred_replica_election.PATH: ZkPreferredElection,
+    controller_epoch.PATH: Reconsider,
+    controller_move.PATH: Reconsider,
+    candidates.PARENT: Reconsider,
 }
 """Whatever happens to them, their deletion included: whoever reads them again watches for the next one."""
 
