@@ -262,7 +262,7 @@ class Committer:
                     raise results[0]
                 return []
             return await self._zk.write_many(ops, self.fence)
-        except BadVersion as error:
+        except (BadVersion, NoNode) as error:  # deleted is as good as moved: behind this fence nothing is written
             if error.path != self.fence.path:
                 raise
             raise ControllerMoved(f"{error.path} is no longer at version {self.fence.version}") from error
