@@ -130,6 +130,22 @@ async def test_edited_controller_data_heals_itself() -> None:
         assert scenario.zk.text("/controller_epoch") == "7"
 
 
+async def test_an_epoch_that_is_gone_in_the_middle_of_a_write_ends_the_term_and_heals() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+
+        def delete_silently() -> None:
+            scenario.zk.tree.watches = {k: w for k, w in scenario.zk.tree.watches.items() if "controller" not in k[1]}
+            scenario.zk.remove("/controller_epoch")
+            scenario.stop_broker(1)
+
+        await scenario.after(delete_silently)
+        assert scenario.controller.is_active
+        assert not scenario.sink.decisions("controller-failed")
+        assert scenario.controller.controller_epoch > 5
+        assert scenario.state("t", 0)[0] == 2
+
+
 async def test_expiry_drops_the_term_before_the_new_session_and_registers_again() -> None:
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1]))
