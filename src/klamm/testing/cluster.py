@@ -67,6 +67,10 @@ class KlammCluster:
         assert pid is not None, f"broker {broker} does not run"
         return pid
 
+    def internal_port(self, broker: int) -> int:
+        """Of the listener on which brokers talk to each other."""
+        return self._local.brokers[broker].internal_port
+
     def metrics_url(self, broker: int) -> str:
         """Of a cluster started with `http=True`."""
         return self._local.brokers[broker].metrics_url

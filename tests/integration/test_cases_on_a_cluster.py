@@ -1,0 +1,298 @@
+"""Behaviour cases that take a whole cluster: real processes, topics written as Kafka's tools write them, by kazoo."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, NewPartitions
+from kafka.errors import KafkaError
+from kazoo.client import KazooClient
+
+from klamm.admin.placement import PlacementBroker, place
+from klamm.model.ids import BrokerId
+from klamm.testing.cluster import KlammCluster, running_cluster
+
+WAIT_SECONDS = 60.0
+QUIET = {"auto.leader.rebalance.enable": "false"}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
+    """Four brokers for the tests that leave the cluster as they found it."""
+    with running_cluster(tmp_path_factory.mktemp("four"), brokers=4, properties=QUIET) as cluster:
+        yield cluster
+
+
+@contextmanager
+def zookeeper(cluster: KlammCluster) -> Iterator[KazooClient]:
+    client = KazooClient(cluster.zookeeper)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@contextmanager
+def admin(cluster: KlammCluster) -> Iterator[KafkaAdminClient]:
+    alive = cluster.alive  # kafka-python leaves a socket open for each address that refuses
+    client = KafkaAdminClient(bootstrap_servers=[cluster.bootstrap.split(",")[broker - 1] for broker in alive])
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {WAIT_SECONDS:.0f} s"
+        time.sleep(0.05)
+    return value
+
+
+def create(cluster: KlammCluster, topic: str, *replicas: Sequence[int], **configs: str) -> None:
+    partitions = {str(number): list(ids) for number, ids in enumerate(replicas)}
+    overrides = {key.replace("_", "."): value for key, value in configs.items()}
+    with zookeeper(cluster) as zk:
+        zk.create(f"/config/topics/{topic}", json.dumps({"version": 1, "config": overrides}).encode())
+        zk.create(f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": partitions}).encode())
+    for number in range(len(replicas)):
+        cluster.leader_of(topic, number)
+
+
+def state(cluster: KlammCluster, topic: str, partition: int = 0) -> dict[str, Any]:
+    with zookeeper(cluster) as zk:
+        found: dict[str, Any] = json.loads(zk.get(f"/brokers/topics/{topic}/partitions/{partition}/state")[0])
+        return found
+
+
+def entry(
+    cluster: KlammCluster, broker: int, topic: str, partition: int = 0
+) -> tuple[int, list[int], list[int]] | None:
+    """Leader, ISR and offline replicas as one broker tells them."""
+    for known in cluster.partitions(topic, seen_by=broker):
+        if known.partition_index == partition:
+            return known.leader_id, sorted(known.isr_nodes), sorted(known.offline_replicas)
+    return None
+
+
+def replicas(cluster: KlammCluster, topic: str) -> list[list[int]]:
+    return [list(p.replica_nodes) for p in sorted(cluster.partitions(topic), key=lambda p: p.partition_index)]
+
+
+def hosts(cluster: KlammCluster, topic: str, partition: int = 0) -> list[int]:
+    """Brokers with a directory of the partition."""
+    return [b for b in cluster.broker_ids if (cluster.directory(b) / f"{topic}-{partition}").exists()]
+
+
+def send(cluster: KlammCluster, topic: str, value: str, *, timeout: float = WAIT_SECONDS) -> bool:
+    """True if it was acknowledged."""
+    outcome: list[bool] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": timeout * 1000})
+    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: outcome.append(error is None))
+    producer.flush(timeout + 10)
+    return outcome == [True]
+
+
+def read(cluster: KlammCluster, topic: str, count: int) -> list[str]:
+    """The first records; none where nobody leads."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody", "enable.auto.commit": False})
+    try:
+        consumer.assign([ConfluentPartition(topic, 0, 0)])
+        found: list[str] = []
+        deadline = time.monotonic() + (WAIT_SECONDS if state(cluster, topic)["leader"] >= 0 else 2)
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                found.append((message.value() or b"").decode())
+        return found
+    finally:
+        consumer.close()
+
+
+# --- the controller, end to end ---
+
+
+@pytest.mark.case("CTL-05", "CTL-06")
+def test_everybody_hears_who_is_offline_and_who_is_back(four: KlammCluster) -> None:
+    leader, other, gone = [b for b in (*four.broker_ids, *four.broker_ids) if b != four.controller][:3]
+    create(four, "heard", [leader, gone], [leader, other])
+    four.stop(gone)
+    for broker in four.alive:
+        until(lambda broker=broker: entry(four, broker, "heard") == (leader, [leader], [gone]), "word of the loss")
+        assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
+    assert replicas(four, "heard") == [[leader, gone], [leader, other]]
+    four.start(gone)
+    full = (leader, sorted([leader, gone]), [])
+    for broker in four.broker_ids:
+        until(lambda broker=broker: entry(four, broker, "heard") == full, "word of the return")
+        assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
+
+
+@pytest.mark.case("CTL-15")
+@pytest.mark.klamm(brokers=2, properties={"leader.imbalance.check.interval.seconds": "1"})
+def test_leadership_goes_home_by_itself(klamm_cluster: KlammCluster) -> None:
+    cluster = klamm_cluster
+    away = next(b for b in cluster.broker_ids if b != cluster.controller)
+    create(cluster, "home", [away, cluster.controller])
+    cluster.stop(away)
+    until(lambda: state(cluster, "home")["leader"] == cluster.controller, "the other leader")
+    assert state(cluster, "home")["leader_epoch"] == 1
+    cluster.start(away)
+    until(lambda: state(cluster, "home")["leader"] == away, "the way back")
+    assert state(cluster, "home")["leader_epoch"] == 2
+
+
+# --- growth and deletion ---
+
+
+@pytest.mark.case("RAS-18")
+def test_a_topic_that_moves_does_not_grow(four: KlammCluster) -> None:
+    one, two, three = [b for b in four.broker_ids if b != four.controller]
+    create(four, "grows", [one])
+    create(four, "idle", [two])
+    four.stop(three)  # whom the reassignment will wait for
+    with admin(four) as client:
+        moving = {"version": 2, "partitions": {"0": [one, three]}, "adding_replicas": {"0": [three]}}
+        with zookeeper(four) as zk:
+            zk.set("/brokers/topics/grows", json.dumps({**moving, "removing_replicas": {}}).encode())
+        with pytest.raises(KafkaError, match=r"REASSIGNMENT_IN_PROGRESS|ReassignmentInProgress"):
+            client.create_partitions({"grows": NewPartitions(2)})
+        client.create_partitions({"idle": NewPartitions(2)})
+        assert len(four.partitions("idle")) == 2
+        four.start(three)
+        with zookeeper(four) as zk:
+            zk.delete("/controller")  # the next one finds the move in the topic's znode and finishes it
+        four.wait_until_healthy()
+        until(lambda: not client.list_partition_reassignments(), "the end of the move")
+        assert replicas(four, "grows") == [[one, three]]
+        client.create_partitions({"grows": NewPartitions(2)})
+    assert len(four.partitions("grows")) == 2
+
+
+# --- reassignment ---
+
+
+def reassign(cluster: KlammCluster, topic: str, targets: dict[int, Sequence[int]]) -> None:
+    with admin(cluster) as client:
+        wanted = {TopicPartition(topic, number): list(ids) for number, ids in targets.items()}
+        refused = {name: error for name, error in client.alter_partition_reassignments(wanted).items() if error}
+        assert not refused
+        until(lambda: not client.list_partition_reassignments(), f"the end of the moves of {topic}")
+
+
+MOVES = {
+    "leader stays": ([0, 1, 2], [0, 2, 3]),
+    "leader leaves": ([0, 1, 2], [1, 2, 3]),
+    "nobody stays": ([0, 1], [2, 3]),
+    "more replicas": ([0], [1, 2]),
+}
+
+
+@pytest.mark.case("RAS-06", "RAS-07", "RAS-08", "RAS-09")
+@pytest.mark.parametrize("move", MOVES)
+def test_moves_with_data(four: KlammCluster, move: str) -> None:
+    before, after = ([four.broker_ids[i] for i in side] for side in MOVES[move])
+    topic = move.replace(" ", "-")
+    create(four, topic, before, before)
+    assert send(four, topic, "kept")
+    reassign(four, topic, {0: after})
+    assert replicas(four, topic) == [after, before]  # the one that was not mentioned is as it was
+    found = state(four, topic)
+    assert (sorted(found["isr"]), found["leader"] in after) == (sorted(after), True)
+    if before[0] in after:
+        assert found["leader"] == before[0]
+    until(lambda: hosts(four, topic) == sorted(after), "directories on the target brokers alone")
+    assert hosts(four, topic, 1) == sorted(before)
+    assert read(four, topic, 1) == ["kept"]
+
+
+@pytest.mark.case("RAS-04", "RAS-05")
+def test_over_more_brokers_over_fewer_and_only_what_is_listed(four: KlammCluster) -> None:
+    one, two, three, _ = four.broker_ids
+    create(four, "spread", [one, two], [two, one], [one, two])
+    create(four, "aside", [one, two], [two, one], [one, two])
+
+    def plan(*ids: int) -> dict[int, Sequence[int]]:
+        return dict(place([PlacementBroker(BrokerId(b), None) for b in ids], range(3), 2, start=0, shift=0))
+
+    wider = plan(one, two, three)
+    reassign(four, "spread", wider)
+    assert {b for ids in replicas(four, "spread") for b in ids} == {one, two, three}
+    reassign(four, "spread", plan(one, two))
+    assert {b for ids in replicas(four, "spread") for b in ids} == {one, two}
+    reassign(four, "spread", {0: wider[0], 1: wider[1], 2: wider[2]})
+    reassign(four, "aside", {1: [three, one]})
+    assert replicas(four, "spread") == [list(wider[n]) for n in range(3)]  # in the order that was asked for
+    assert replicas(four, "aside") == [[one, two], [three, one], [one, two]]
+
+
+# --- unclean election ---
+
+
+@pytest.mark.case("ULE-01", "ULE-02", "ULE-03")
+@pytest.mark.parametrize("everywhere", [True, False], ids=["on", "off"])
+def test_unclean_election_by_the_cluster_and_by_the_topic(tmp_path: Path, everywhere: bool) -> None:
+    """Two topics with the same fate: one as the cluster has it, one that says the opposite."""
+    properties = {**QUIET, "unclean.leader.election.enable": str(everywhere).lower()}
+    with running_cluster(tmp_path, brokers=3, properties=properties) as cluster:
+        follower, leader, _ = sorted(cluster.broker_ids, key=lambda b: b == cluster.controller)
+        create(cluster, "as-all", [leader, follower])
+        create(cluster, "other", [leader, follower], unclean_leader_election_enable=str(not everywhere).lower())
+        unclean, clean = ("as-all", "other") if everywhere else ("other", "as-all")
+        both = (unclean, clean)
+        assert all(send(cluster, topic, "first") for topic in both)
+        cluster.stop(follower)
+        assert all(send(cluster, topic, "second") for topic in both)
+        cluster.stop(leader)
+        cluster.start(follower)
+
+        assert cluster.leader_of(unclean) == follower
+        assert send(cluster, unclean, "third")
+        assert read(cluster, unclean, 2) == ["first", "third"]
+
+        assert (state(cluster, clean)["leader"], state(cluster, clean)["isr"]) == (-1, [leader])
+        assert not send(cluster, clean, "never", timeout=3)
+        assert read(cluster, clean, 1) == []
+        cluster.start(leader)
+        assert cluster.leader_of(clean) == leader
+        assert send(cluster, clean, "third")
+        until(lambda: sorted(state(cluster, clean)["isr"]) == sorted([leader, follower]), "the follower in sync")
+        cluster.stop(leader)
+        until(lambda: state(cluster, clean)["leader"] == follower, "the follower to lead")
+        assert read(cluster, clean, 3) == ["first", "second", "third"]
+
+
+@pytest.mark.case("ULE-04")
+def test_an_unclean_switch_that_is_no_switch(four: KlammCluster) -> None:
+    with pytest.raises(KafkaError, match=r"unclean\.leader\.election\.enable"):
+        four.create_topic("perhaps", unclean_leader_election_enable="perhaps")
+
+
+# --- and the one that leaves nobody ---
+
+
+@pytest.mark.case("CTL-07")
+@pytest.mark.klamm(brokers=3, properties=QUIET)
+def test_a_controller_alone_tells_of_a_partition_whose_broker_is_down(klamm_cluster: KlammCluster) -> None:
+    cluster = klamm_cluster
+    controller = cluster.controller
+    home, third = [b for b in cluster.broker_ids if b != controller]
+    create(cluster, "lonely", [home])
+    for broker in (home, third, controller):
+        cluster.stop(broker)
+    for broker in (controller, third):
+        cluster.start(broker)
+        until(lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home]), "word of the partition")
+    assert replicas(cluster, "lonely") == [[home]]
