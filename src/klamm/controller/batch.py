@@ -8,7 +8,7 @@ anything: a dead broker is told all again when it registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from klamm.controller.context import ControllerContext, PartitionIndex
@@ -42,14 +42,41 @@ class RequestBatch:
         self.metadata[partition] = None
         self.metadata_to.update(view.brokers)
 
+    def add_written(
+        self,
+        view: ControllerContext,
+        partitions: Sequence[PartitionIndex],
+        recipients: Sequence[tuple[BrokerId, ...]],
+    ) -> None:
+        """Changed states, each with who hears LeaderAndIsr about it. Of a topic that leaves, nobody hears metadata
+        where no replica is told anything."""
+        alike: dict[tuple[BrokerId, ...], list[PartitionIndex]] = {}
+        for partition, brokers in zip(partitions, recipients, strict=True):
+            alike.setdefault(brokers, []).append(partition)
+        for brokers, group in alike.items():
+            told = group if brokers else [i for i in group if not view.is_leaving(i)]
+            for broker in brokers:
+                if broker in view.brokers:
+                    self._tell_leader_and_isr(broker, told)
+            if told:
+                self.metadata.update(dict.fromkeys(told))
+                self.metadata_to.update(view.brokers)
+
+    def _tell_leader_and_isr(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
+        """Replicas that are not new, unless an earlier word of this batch said so."""
+        told = self.leader_and_isr.setdefault(broker, {})
+        if told.keys().isdisjoint(partitions):
+            told.update(dict.fromkeys(partitions, False))
+        else:
+            told.update({i: told.get(i, False) for i in partitions})
+
     def add_leader_and_isr_on(
-        self, view: ControllerContext, broker: BrokerId, partitions: Iterable[PartitionIndex]
+        self, view: ControllerContext, broker: BrokerId, partitions: Sequence[PartitionIndex]
     ) -> None:
         """Many partitions of one broker, known already: a start or a fail-over."""
-        told = dict.fromkeys(partitions, False)
         if broker in view.brokers:
-            self.leader_and_isr[broker] = told | self.leader_and_isr.get(broker, {})
-        self.metadata.update(dict.fromkeys(told))
+            self._tell_leader_and_isr(broker, partitions)
+        self.metadata.update(dict.fromkeys(partitions))
         self.metadata_to.update(view.brokers)
 
     def add_metadata(
@@ -58,7 +85,7 @@ class RequestBatch:
         """No partitions still tells who is alive. Partitions without leadership info have nothing to tell yet."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
         state_of = view.columns.state
-        self.metadata.update([(i, None) for i in partitions if state_of[i] is not None])
+        self.metadata.update(dict.fromkeys([i for i in partitions if state_of[i] is not None]))
 
     def add_stop_replica(
         self,
@@ -72,10 +99,13 @@ class RequestBatch:
         if broker not in view.brokers:
             return
         stops = self.stop_replica.setdefault(broker, {})
+        states, topics, deleting = view.columns.state, view.columns.topic, view.deleting
+        made: dict[tuple[bool, int], Stop] = {}
         for partition in partitions:
-            state = view.state_of(partition)
+            state = states[partition]
             epoch = NO_EPOCH if state is None or any_epoch else state.leader_epoch
-            if view.topic_of(partition) in view.deleting:
+            if deleting and topics[partition] in deleting:
                 epoch = EPOCH_DURING_DELETE
             known = stops.get(partition)
-            stops[partition] = Stop(delete or (known is not None and known.delete), epoch)
+            key = (delete or (known is not None and known.delete), epoch)
+            stops[partition] = made.get(key) or made.setdefault(key, Stop(*key))

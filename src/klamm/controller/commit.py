@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.shared_rule import decide
 from klamm.controller.steps import Keep, Refuse, Rule, Write
 from klamm.model.errors import BadVersion, ConnectionLoss, ControllerMoved, NoNode, ZNodeError, ZooKeeperError
 from klamm.model.ids import ControllerEpoch
 from klamm.model.partition import LeaderAndIsr
-from klamm.model.ports import Check, Create, Delete, Fence, Node, Op, OpResult, Set, Stat, ZooKeeper
+from klamm.model.ports import Check, Contents, Create, Delete, Fence, Node, Op, OpResult, Sets, ZooKeeper
 from klamm.zookeeper.znodes import controller_epoch as controller_epoch_znode
 from klamm.zookeeper.znodes import partition_state
 
@@ -32,18 +33,49 @@ row something writes in a loop, and the partition is left to the next trigger.""
 RECONNECT_PAUSE_S: Final = 0.1
 
 
-class Committed(NamedTuple):
-    partition: PartitionIndex
-    change: Write | Keep
-    zk_version: int
+class Outcome:
+    """Of one slice, in columns: what was written with its new version, what was left as it is, what nobody may do."""
+
+    __slots__ = ("kept", "kept_states", "kept_versions", "refused", "versions", "writes", "written")
+
+    def __init__(self) -> None:
+        self.written: list[PartitionIndex] = []
+        self.writes: list[Write] = []
+        self.versions: list[int] = []
+        self.kept: list[PartitionIndex] = []
+        self.kept_states: list[LeaderAndIsr] = []
+        self.kept_versions: list[int] = []
+        self.refused: list[tuple[PartitionIndex, str]] = []
+
+    def keep(self, partition: PartitionIndex, state: LeaderAndIsr, version: int) -> None:
+        self.kept.append(partition)
+        self.kept_states.append(state)
+        self.kept_versions.append(version)
+
+    def write(self, partition: PartitionIndex, change: Write, version: int) -> None:
+        self.written.append(partition)
+        self.writes.append(change)
+        self.versions.append(version)
 
 
-class Outcome(NamedTuple):
-    committed: list[Committed]
-    refused: list[tuple[PartitionIndex, str]]
+class Observed(NamedTuple):
+    """States of partitions with their versions, in columns."""
+
+    partitions: Sequence[PartitionIndex]
+    states: Sequence[LeaderAndIsr | ZNodeError | None]
+    versions: Sequence[int]
 
 
-Seen: TypeAlias = dict[PartitionIndex, tuple[LeaderAndIsr, int] | ZNodeError | None]
+class Pending(NamedTuple):
+    """Writes, in columns: partition, change and the version that the write expects."""
+
+    partitions: Sequence[PartitionIndex]
+    writes: Sequence[Write]
+    versions: Sequence[int]
+
+
+Unsure: TypeAlias = Mapping[PartitionIndex, tuple[Write, int]]
+"""Writes whose answer was lost, with the version that they expected."""
 
 
 class Committer:
@@ -54,15 +86,10 @@ class Committer:
         self.controller_epoch = controller_epoch
         self.fence = Fence(controller_epoch_znode.PATH, epoch_zk_version)
 
-    async def read_states(
-        self, view: ControllerContext, partitions: Sequence[PartitionIndex]
-    ) -> list[tuple[LeaderAndIsr, int] | ZNodeError | None]:
-        """State and version of each; None without a znode, an error where its content is no state."""
-        return await self._read_states([partition_state.path(view.name_of(i)) for i in partitions])
-
-    async def _read_states(self, paths: Sequence[str]) -> list[tuple[LeaderAndIsr, int] | ZNodeError | None]:
-        nodes = await self.read(paths)
-        return [_decoded(path, node) for path, node in zip(paths, nodes, strict=True)]
+    async def read_states(self, view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
+        paths = state_paths(view, partitions)
+        contents = await until_connected(lambda: self._zk.read_many(paths)) if paths else Contents([], [])
+        return Observed(partitions, partition_state.decode_many(paths, contents), contents.versions)
 
     async def change_states(
         self,
@@ -74,28 +101,38 @@ class Committer:
         """`fresh`: partitions whose cached state this very event wrote; they are not read again unless they
         conflict. Several may be under way at once; between reading, deciding and writing the loop is given away, so
         that their work does not add up to one hold."""
-        outcome = Outcome([], [])
-        paths = {i: partition_state.path(view.name_of(i)) for i in partitions}
-        known: Seen = {
-            i: (state, view.zk_version_of(i)) for i in partitions if i in fresh and (state := view.state_of(i))
-        }
-        unsure: Mapping[PartitionIndex, tuple[Write, int]] = {}
+        outcome = Outcome()
+        unsure: Unsure = {}
         pending: Sequence[PartitionIndex] = partitions
         for _ in range(ROUNDS_MAX):
-            unread = [i for i in pending if i not in known]
-            if unread:
-                known.update(zip(unread, await self._read_states([paths[i] for i in unread]), strict=True))
-                await asyncio.sleep(0)
-            writes = self._decide(pending, known, rule, unsure, outcome)
-            known = {}
-            if not writes:
+            seen = await self._observe(view, pending, fresh)
+            writes = _decide(seen, rule, unsure, outcome)
+            if not writes.partitions:
                 return outcome
             await asyncio.sleep(0)
-            pending, unsure = await self._write_states(paths, writes, outcome)
+            pending, unsure = await self._write_states(view, writes, outcome)
             if not pending:
                 return outcome
+            fresh = ()
         outcome.refused.extend((i, f"the state changed {ROUNDS_MAX} times while we tried to write it") for i in pending)
         return outcome
+
+    async def _observe(
+        self, view: ControllerContext, partitions: Sequence[PartitionIndex], fresh: Collection[PartitionIndex]
+    ) -> Observed:
+        unread = [i for i in partitions if i not in fresh] if fresh else partitions
+        read = await self.read_states(view, unread) if unread else Observed((), (), ())
+        if unread:
+            await asyncio.sleep(0)
+        if len(unread) == len(partitions):
+            return read
+        known = [i for i in partitions if i in fresh]
+        states, versions = view.columns.state, view.columns.zk_version
+        return Observed(
+            [*read.partitions, *known],
+            [*read.states, *(states[i] for i in known)],
+            [*read.versions, *(versions[i] for i in known)],
+        )
 
     async def create_states(
         self, view: ControllerContext, states: Mapping[PartitionIndex, LeaderAndIsr]
@@ -173,56 +210,29 @@ class Committer:
 
     # --- inside ---
 
-    def _decide(
-        self,
-        partitions: Sequence[PartitionIndex],
-        seen: Seen,
-        rule: Rule,
-        unsure: Mapping[PartitionIndex, tuple[Write, int]],
-        outcome: Outcome,
-    ) -> list[tuple[PartitionIndex, Write, int]]:
-        writes = []
-        for partition in partitions:
-            found = seen[partition]
-            if found is None:
-                outcome.refused.append((partition, "there is no state znode"))
-                continue
-            if isinstance(found, ZNodeError):
-                outcome.refused.append((partition, str(found)))
-                continue
-            state, version = found
-            tried = unsure.get(partition)
-            if tried is not None and state == tried[0].state and version == tried[1] + 1:
-                outcome.committed.append(Committed(partition, tried[0], version))
-                continue
-            change = rule(partition, state)
-            match change:
-                case Write():
-                    writes.append((partition, change, version))
-                case Keep():
-                    outcome.committed.append(Committed(partition, change, version))
-                case Refuse(reason):
-                    outcome.refused.append((partition, reason))
-        return writes
-
     async def _write_states(
-        self,
-        paths: Mapping[PartitionIndex, str],
-        writes: Sequence[tuple[PartitionIndex, Write, int]],
-        outcome: Outcome,
-    ) -> tuple[list[PartitionIndex], dict[PartitionIndex, tuple[Write, int]]]:
+        self, view: ControllerContext, pending: Pending, outcome: Outcome
+    ) -> tuple[list[PartitionIndex], Unsure]:
         """Returns what must be decided again, and of that what may have been applied."""
-        encode = partition_state.encode
-        ops = [Set(paths[i], encode(change.state), version) for i, change, version in writes]
+        different = {id(write): write for write in pending.writes}
+        encoded = {key: partition_state.encode(write.state) for key, write in different.items()}
+        data = [encoded[id(write)] for write in pending.writes]
+        paths = state_paths(view, pending.partitions)
+        results = await self._try_write(Sets(paths, data, pending.versions))
+        if results.count(None) == len(results):
+            outcome.written += pending.partitions
+            outcome.writes += pending.writes
+            outcome.versions += [version + 1 for version in pending.versions]
+            return [], {}
         again: list[PartitionIndex] = []
         unsure: dict[PartitionIndex, tuple[Write, int]] = {}
-        for (partition, change, version), result in zip(writes, await self._try_write(ops), strict=True):
-            if isinstance(result, Stat):
-                outcome.committed.append(Committed(partition, change, result.version))
+        for partition, write, version, result in zip(*pending, results, strict=True):
+            if not isinstance(result, ZooKeeperError):
+                outcome.write(partition, write, version + 1)
                 continue
             again.append(partition)
             if isinstance(result, ConnectionLoss):
-                unsure[partition] = (change, version)
+                unsure[partition] = (write, version)
         return again, unsure
 
     def _creations(
@@ -282,6 +292,49 @@ async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except ConnectionLoss:
             await asyncio.sleep(RECONNECT_PAUSE_S)
+
+
+def state_paths(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> list[str]:
+    columns = view.columns
+    return partition_state.paths(
+        map(columns.topic.__getitem__, partitions), map(columns.number.__getitem__, partitions)
+    )
+
+
+def _decide(seen: Observed, rule: Rule, unsure: Unsure, outcome: Outcome) -> Pending:
+    """What to write. What needs no write, or may have none, goes into the outcome."""
+    if unsure or any(type(state) is not LeaderAndIsr for state in seen.states):
+        seen = _settled(seen, unsure, outcome)
+    states = cast(Sequence[LeaderAndIsr], seen.states)
+    changes = decide(rule, seen.partitions, states)
+    if all(type(change) is Write for change in changes):
+        return Pending(seen.partitions, cast(Sequence[Write], changes), seen.versions)
+    writes: list[tuple[PartitionIndex, Write, int]] = []
+    for partition, change, version in zip(seen.partitions, changes, seen.versions, strict=True):
+        match change:
+            case Write():
+                writes.append((partition, change, version))
+            case Keep(state):
+                outcome.keep(partition, state, version)
+            case Refuse(reason):
+                outcome.refused.append((partition, reason))
+    return Pending([w[0] for w in writes], [w[1] for w in writes], [w[2] for w in writes])
+
+
+def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:
+    """Without what has no state to decide on, and what turns out to be written already."""
+    rest: list[tuple[PartitionIndex, LeaderAndIsr, int]] = []
+    for partition, state, version in zip(*seen, strict=True):
+        tried = unsure.get(partition)
+        if state is None:
+            outcome.refused.append((partition, "there is no state znode"))
+        elif isinstance(state, ZNodeError):
+            outcome.refused.append((partition, str(state)))
+        elif tried is not None and state == tried[0].state and version == tried[1] + 1:
+            outcome.write(partition, tried[0], version)
+        else:
+            rest.append((partition, state, version))
+    return Observed([r[0] for r in rest], [r[1] for r in rest], [r[2] for r in rest])
 
 
 def _decoded(path: str, node: Node | None) -> tuple[LeaderAndIsr, int] | ZNodeError | None:

@@ -157,9 +157,9 @@ class ControllerContext:
     def partition_state_of(self, partition: PartitionIndex) -> PartitionState:
         return PartitionState(self._partition_state[partition])
 
-    def partition_label_of(self, partition: PartitionIndex) -> str:
+    def partition_labels_of(self, partitions: Iterable[PartitionIndex]) -> list[str]:
         """For records, of which a decision may make 60,000."""
-        return _LABELS[self._partition_state[partition]]
+        return list(map(_LABELS.__getitem__, map(self._partition_state.__getitem__, partitions)))
 
     def replica_state_of(self, partition: PartitionIndex, broker: BrokerId) -> ReplicaState:
         column = self._replica_state.get(broker)
@@ -207,6 +207,19 @@ class ControllerContext:
             return sorted(self._leaderless)
         return sorted(i for i in self._leaderless if not self.is_leaving(i))
 
+    def peculiar(self) -> set[PartitionIndex]:
+        """Partitions about which state and assignment do not say everything: a replica on a failed directory, or a
+        topic queued for deletion. Mostly none."""
+        found = set[PartitionIndex]().union(*self.offline_dirs.values())
+        return found.union(*(self._topics.get(topic, {}).values() for topic in self.deleting))
+
+    def split_by_state(
+        self, partitions: Sequence[PartitionIndex], state: PartitionState
+    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        """Those in `state`, and the others."""
+        column, value = self._partition_state, int(state)
+        return [i for i in partitions if column[i] == value], [i for i in partitions if column[i] != value]
+
     def is_leaving(self, partition: PartitionIndex) -> bool:
         """Its topic is queued for deletion: no elections, no ISR upkeep. But one that is being reassigned has to arrive
         first, for which it needs a leader: without one, deletion and reassignment would wait for each other for ever.
@@ -222,13 +235,11 @@ class ControllerContext:
 
     def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
         """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
-        numbers = self._topics.setdefault(topic, {})
-        added = self._take_ids(topic, sorted(assignments))
-        for partition in added:
-            number = self._number[partition]
-            assert number not in numbers, f"{topic}-{number} is known"
-            numbers[number] = partition
-            self._assign(partition, assignments[number])
+        known, numbers = self._topics.setdefault(topic, {}), sorted(assignments)
+        assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is known"
+        added = self._take_ids(topic, numbers)
+        known.update(zip(numbers, added, strict=True))
+        self._assign(added, [assignments[number] for number in numbers])
         return added
 
     def replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
@@ -237,7 +248,7 @@ class ControllerContext:
             if broker not in assignment.replicas:
                 self._on[broker].pop(partition, None)
         self.reassigning.discard(partition)
-        self._assign(partition, assignment)
+        self._assign((partition,), (assignment,))
         self._imbalanced += self._counts_as_imbalanced(partition)
 
     def remove_topic(self, topic: str) -> None:
@@ -248,86 +259,79 @@ class ControllerContext:
         self.unclean_allowed.pop(topic, None)
 
     def put_state(self, partition: PartitionIndex, state: LeaderAndIsr, zk_version: int) -> None:
+        self.put_states((partition,), (state,), (zk_version,))
+
+    def put_states(
+        self, partitions: Sequence[PartitionIndex], states: Sequence[LeaderAndIsr], zk_versions: Sequence[int]
+    ) -> None:
+        """Different partitions. States that are one object are interned once."""
         if len(self._states) > INTERNED_MAX:
             self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
-        if self._state[partition] is None:
-            self._partitions_with_state += 1
-        else:
-            self._imbalanced -= self._counts_as_imbalanced(partition)
-        self._state[partition] = self._states.setdefault(state, state)
-        self._zk_version[partition] = zk_version
-        self._imbalanced += self._counts_as_imbalanced(partition)
+        self._imbalanced -= self._imbalanced_among(partitions)
+        interned = {key: self._states.setdefault(s, s) for key, s in {id(s): s for s in states}.items()}
+        column, versions, first = self._state, self._zk_version, 0
+        for partition, state, zk_version in zip(partitions, states, zk_versions, strict=True):
+            if column[partition] is None:
+                first += 1
+            column[partition] = interned[id(state)]
+            versions[partition] = zk_version
+        self._partitions_with_state += first
+        self._imbalanced += self._imbalanced_among(partitions)
 
-    def move_partitions(self, partitions: Iterable[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
+    def move_partitions(self, partitions: Sequence[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
         """Returns those whose transition the table refuses: they stay as they were."""
-        may_enter, column, value = PARTITION_MAY_ENTER[to], self._partition_state, int(to)
-        leaderless = value in (PartitionState.NEW, PartitionState.OFFLINE)
-        was_offline, offline = int(PartitionState.OFFLINE), value == PartitionState.OFFLINE
-        refused = []
-        for partition in partitions:
-            before = column[partition]
-            if before not in may_enter:
-                refused.append(partition)
-                continue
+        legal, refused = self.may_move_partitions(partitions, to)
+        column, value = self._partition_state, int(to)
+        self._offline -= list(map(column.__getitem__, legal)).count(PartitionState.OFFLINE)
+        for partition in legal:
             column[partition] = value
-            self._offline += offline - (before == was_offline)
-            if leaderless:
-                self._leaderless.add(partition)
-            else:
-                self._leaderless.discard(partition)
+        if to is PartitionState.OFFLINE:
+            self._offline += len(legal)
+        if to in (PartitionState.NEW, PartitionState.OFFLINE):
+            self._leaderless.update(legal)
+        else:
+            self._leaderless.difference_update(legal)
         return refused
 
     def move_replicas(
-        self, broker: BrokerId, partitions: Iterable[PartitionIndex], to: ReplicaState
+        self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState
     ) -> list[PartitionIndex]:
-        may_enter, column, value = REPLICA_MAY_ENTER[to], self._replica_column(broker), int(to)
-        refused = []
-        for partition in partitions:
-            if column[partition] in may_enter:
-                column[partition] = value
-            else:
-                refused.append(partition)
+        legal, refused = self.may_move_replicas(broker, partitions, to)
+        column, value = self._replica_column(broker), int(to)
+        for partition in legal:
+            column[partition] = value
         return refused
 
     def may_move_replicas(
-        self, broker: BrokerId, partitions: Iterable[PartitionIndex], to: ReplicaState
-    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState
+    ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
         """Legal and refused, before anything is written for them."""
-        may_enter, column = REPLICA_MAY_ENTER[to], self._replica_column(broker)
-        legal: list[PartitionIndex] = []
-        refused: list[PartitionIndex] = []
-        for partition in partitions:
-            (legal if column[partition] in may_enter else refused).append(partition)
-        return legal, refused
+        return _legal(partitions, self._replica_column(broker), REPLICA_MAY_ENTER[to])
 
     def may_move_partitions(
-        self, partitions: Iterable[PartitionIndex], to: PartitionState
-    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
-        may_enter, column = PARTITION_MAY_ENTER[to], self._partition_state
-        legal: list[PartitionIndex] = []
-        refused: list[PartitionIndex] = []
-        for partition in partitions:
-            (legal if column[partition] in may_enter else refused).append(partition)
-        return legal, refused
+        self, partitions: Sequence[PartitionIndex], to: PartitionState
+    ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
+        return _legal(partitions, self._partition_state, PARTITION_MAY_ENTER[to])
 
     def load_states(self, partitions: Sequence[PartitionIndex], live: frozenset[BrokerId]) -> None:
         """First states after a load: outside the tables, because nothing moved; this is what a new controller finds."""
         new, online, offline = int(PartitionState.NEW), int(PartitionState.ONLINE), int(PartitionState.OFFLINE)
-        replica_online, ineligible = int(ReplicaState.ONLINE), int(ReplicaState.DELETION_INELIGIBLE)
-        columns = self._replica_state
+        column, states, leaderless = self._partition_state, self._state, self._leaderless
         for partition in partitions:
-            state = self._state[partition]
-            if state is None:
-                self._partition_state[partition] = new
-                self._leaderless.add(partition)
-            elif state.leader in live:
-                self._partition_state[partition] = online
+            state = states[partition]
+            if state is not None and state.leader in live:
+                column[partition] = online
             else:
-                self._partition_state[partition] = offline
-                self._offline += 1
-                self._leaderless.add(partition)
-            for broker in self._assigned[partition].replicas:
-                columns[broker][partition] = replica_online if broker in live else ineligible
+                column[partition] = new if state is None else offline
+                self._offline += state is not None
+                leaderless.add(partition)
+
+    def load_replica_states(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
+        """As `load_states`, of the replicas on one broker."""
+        found = ReplicaState.ONLINE if self.is_live(broker) else ReplicaState.DELETION_INELIGIBLE
+        column, value = self._replica_column(broker), int(found)
+        for partition in partitions:
+            column[partition] = value
 
     def start_deleting(self, topic: str) -> None:
         if topic in self.deleting:
@@ -380,6 +384,16 @@ class ControllerContext:
             return False  # it cannot lead yet, so nothing is out of balance
         return state.leader != preferred
 
+    def _imbalanced_among(self, partitions: Sequence[PartitionIndex]) -> int:
+        if self.deleting or self.reassigning:
+            return sum(map(self._counts_as_imbalanced, partitions))
+        states, assigned, imbalanced = self._state, self._assigned, 0
+        for partition in partitions:
+            state, replicas = states[partition], assigned[partition].replicas
+            if state is not None and state.leader != (replicas[0] if replicas else NO_LEADER):
+                imbalanced += 1
+        return imbalanced
+
     def _take_ids(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
         """Freed ones first; for the rest every column grows once."""
         free = self._free
@@ -400,16 +414,21 @@ class ControllerContext:
         taken += range(first, first + count)
         return taken
 
-    def _assign(self, partition: PartitionIndex, assignment: Assignment) -> None:
-        assignment = self._assigned[partition] = self._assignments.setdefault(assignment, assignment)
-        for broker in assignment.replicas:
-            on = self._on.get(broker)
-            if on is None:
-                on = self._on[broker] = {}
-                self._replica_column(broker)
-            on[partition] = None
-        if assignment.adding or assignment.removing:
-            self.reassigning.add(partition)
+    def _assign(self, partitions: Sequence[PartitionIndex], assignments: Sequence[Assignment]) -> None:
+        interned: dict[int, Assignment] = {}
+        for key, assignment in {id(a): a for a in assignments}.items():
+            interned[key] = self._assignments.setdefault(assignment, assignment)
+            for broker in assignment.replicas:
+                if broker not in self._on:
+                    self._on[broker] = {}
+                    self._replica_column(broker)
+        on, column = self._on, self._assigned
+        for partition, assignment in zip(partitions, assignments, strict=True):
+            column[partition] = interned[id(assignment)]
+            for broker in assignment.replicas:
+                on[broker][partition] = None
+            if assignment.adding or assignment.removing:
+                self.reassigning.add(partition)
 
     def _replica_column(self, broker: BrokerId) -> bytearray:
         column = self._replica_state.get(broker)
@@ -435,3 +454,16 @@ class ControllerContext:
         self._assigned[partition] = _NONE
         self._topic[partition] = ""
         self._free.append(partition)
+
+
+def _legal(
+    partitions: Sequence[PartitionIndex], column: bytearray, may_enter: frozenset[int]
+) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
+    """Mostly all of them: then their states, of which there are few different ones, are in the table."""
+    if may_enter.issuperset(map(column.__getitem__, partitions)):
+        return partitions, []
+    legal: list[PartitionIndex] = []
+    refused: list[PartitionIndex] = []
+    for partition in partitions:
+        (legal if column[partition] in may_enter else refused).append(partition)
+    return legal, refused

@@ -1,17 +1,20 @@
 """A sealed batch as bytes: each partition's entry is encoded once, and shared by all requests that carry it (design
 D4).
 
-Most partitions say the same few things, so what follows the partition's number is cached by what it says. The body of
-UpdateMetadata is one and the same object for every broker; only the head with the broker's epoch differs. Encoding is
-sliced: a batch about 100,000 partitions gives the loop away every few thousand.
+Most partitions say the same few things: the bytes of a state and of an assignment are made once and kept, and an entry
+is joined from them, the partition's number and the znode's version, column by column. The body of UpdateMetadata is one
+and the same object for every broker; only the head with the broker's epoch differs. Encoding is sliced: a batch about
+100,000 partitions gives the loop away every few thousand.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from klamm.controller import responses
 from klamm.controller.batch import RequestBatch, Stop
@@ -23,14 +26,17 @@ from klamm.controller.events import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
+from klamm.controller.steps import chunked
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire import control_encoders as wire
 from klamm.wire.apis import ApiKey
 
+T = TypeVar("T")
+
 SLICE: Final = 5_000
-SUFFIXES_MAX: Final = 100_000
+KEPT_MAX: Final = 100_000
 
 
 class Versions(NamedTuple):
@@ -50,12 +56,27 @@ def versions_of(protocol: str) -> Versions:
     return Versions(4, 3 if (major, minor) >= (2, 6) else 2, 6)
 
 
-Entries: TypeAlias = tuple[dict[PartitionIndex, bytes], dict[PartitionIndex, bytes]]
-"""LeaderAndIsr entries of known replicas and of new ones."""
+class Encodings(Generic[T]):
+    """Bytes of values that the context interns, states or assignments, by their identity: hashing one would cost more
+    than all of an entry. What is encoded here is kept alive, so no other object can take its identity."""
 
-Suffix: TypeAlias = tuple[bytes, LeaderAndIsr, Assignment]
-"""With the objects whose identities are its key: the context interns them, and hashing them would cost more than the
-rest of an entry. While a suffix is kept, so are they, and no other object can take their identity."""
+    def __init__(self, encode: Callable[[T], bytes]) -> None:
+        self._encode = encode
+        self._bytes: dict[int, bytes] = {}
+        self._kept: list[T] = []
+
+    def of(self, values: Sequence[T]) -> Sequence[bytes]:
+        if len(self._kept) > KEPT_MAX:
+            self._bytes.clear()
+            self._kept.clear()
+        found = list(map(self._bytes.get, map(id, values)))
+        if None in found:
+            for value in {id(value): value for value in values}.values():
+                if id(value) not in self._bytes:
+                    self._bytes[id(value)] = self._encode(value)
+                    self._kept.append(value)
+            return [self._bytes[id(value)] for value in values]
+        return cast(list[bytes], found)
 
 
 class RequestEncoder:
@@ -67,19 +88,23 @@ class RequestEncoder:
         self._versions = versions_of(config.inter_broker_protocol_version)
         self._context = context
         self._controller_epoch = controller_epoch
-        self._leader_and_isr_suffixes: dict[tuple[int, int, int, bool], Suffix] = {}
-        self._metadata_suffixes: dict[tuple[int, int, int, bool, frozenset[BrokerId]], Suffix] = {}
+        version = self._versions.leader_and_isr
+        self._states: Encodings[LeaderAndIsr] = Encodings(lambda state: wire.state_bytes(state, flexible=True))
+        self._known: Encodings[Assignment] = Encodings(lambda a: wire.leader_and_isr_rest(version, a, False))
+        self._new: Encodings[Assignment] = Encodings(lambda a: wire.leader_and_isr_rest(version, a, True))
+        self._seen_by_all: tuple[frozenset[BrokerId], Encodings[Assignment]] | None = None
 
     async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending. Who is no longer registered by now is left out."""
-        entries: Entries = ({}, {})
+        known = await self._encoded(batch, is_new=False)
+        new = await self._encoded(batch, is_new=True)
         for broker, told in sorted(batch.leader_and_isr.items()):
-            yield broker, await self._leader_and_isr(broker, told, entries)
+            yield broker, self._leader_and_isr(broker, told, known, new)
+            await asyncio.sleep(0)
         if batch.metadata_to:
-            topics = await self._metadata_topics(batch.metadata)
             tail = wire.update_metadata_tail(
                 self._versions.update_metadata,
-                _joined(topics),
+                [topic async for topic in self._metadata_topics(sorted(batch.metadata))],
                 [live.broker for _, live in sorted(self._context.brokers.items())],
             )
             for broker in sorted(batch.metadata_to):
@@ -88,92 +113,118 @@ class RequestEncoder:
             for request in self._stop_replica(broker, stops):
                 yield broker, request
 
+    def _entries(self, partitions: Sequence[PartitionIndex], encodings: Encodings[Assignment]) -> Iterator[bytes]:
+        """Index, state, version, rest."""
+        columns = self._context.columns
+        states = cast(Sequence[LeaderAndIsr], list(map(columns.state.__getitem__, partitions)))
+        rests = encodings.of(list(map(columns.assigned.__getitem__, partitions)))
+        parts = zip(
+            map(wire.pack_index, map(columns.number.__getitem__, partitions)),
+            self._states.of(states),
+            map(wire.pack_version, map(columns.zk_version.__getitem__, partitions)),
+            rests,
+            strict=True,
+        )
+        return map(b"".join, parts)
+
+    def _runs(self, partitions: Iterable[PartitionIndex]) -> Iterator[tuple[str, list[PartitionIndex]]]:
+        """By topic. Ids of a topic are neighbours unless it grew or took ids that were free: then it has several
+        runs, which are put together."""
+        topics: dict[str, list[PartitionIndex]] = {}
+        for topic, run in groupby(partitions, self._context.columns.topic.__getitem__):
+            if topic in topics:
+                topics[topic].extend(run)
+            else:
+                topics[topic] = list(run)
+        return iter(topics.items())
+
     # --- LeaderAndIsr ---
 
-    async def _leader_and_isr(
+    async def _encoded(self, batch: RequestBatch, *, is_new: bool) -> dict[PartitionIndex, bytes]:
+        """Entries of all partitions that any broker is told, each made once."""
+        told: dict[PartitionIndex, None] = {}
+        for partitions in batch.leader_and_isr.values():
+            if is_new:
+                told.update(dict.fromkeys([i for i, new in partitions.items() if new]))
+            else:
+                told.update(dict.fromkeys(partitions))
+        made: dict[PartitionIndex, bytes] = {}
+        for some in chunked(list(told), SLICE):
+            made.update(zip(some, self._entries(some, self._new if is_new else self._known), strict=True))
+            await asyncio.sleep(0)
+        return made
+
+    def _leader_and_isr(
         self,
         broker: BrokerId,
         told: Mapping[PartitionIndex, bool],
-        entries: Entries,
+        known: Mapping[PartitionIndex, bytes],
+        new: Mapping[PartitionIndex, bytes],
     ) -> ControlRequest:
-        """`entries`: what other brokers of the same batch were told already."""
-        context, topic_of, state_of = self._context, self._context.columns.topic, self._context.columns.state
-        topics: dict[str, list[bytes]] = {}
-        leaders: set[BrokerId] = set()
-        topic, of_topic = None, []
-        for count, (partition, is_new) in enumerate(told.items(), start=1):
-            made, state = entries[is_new], state_of[partition]
-            assert state is not None
-            entry = made.get(partition)
-            if entry is None:
-                entry = made[partition] = self._leader_and_isr_entry(partition, state, is_new)
-            if topic_of[partition] is not topic:  # they come in runs
-                topic = topic_of[partition]
-                of_topic = topics.setdefault(topic, [])
-            of_topic.append(entry)
-            leaders.add(state.leader)
-            if count % SLICE == 0:
-                await asyncio.sleep(0)
+        context, version = self._context, self._versions.leader_and_isr
+        partitions = sorted(told)
+        if new:
+            known = {i: new[i] if told[i] else known[i] for i in partitions}
+        topics = [
+            (topic.encode(), len(run), b"".join(map(known.__getitem__, run))) for topic, run in self._runs(partitions)
+        ]
+        states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, partitions))
+        leaders = set(map(itemgetter(0), states))
         endpoints = []
         for leader in sorted(leaders & context.brokers.keys()):
             endpoint = context.brokers[leader].broker.endpoint(self._listener)
             if endpoint is not None:
                 endpoints.append(wire.LiveLeader(leader, endpoint.host, endpoint.port))
         epoch = context.brokers[broker].epoch
-        version = self._versions.leader_and_isr
         head = wire.head(self._controller_id, self._controller_epoch, epoch)
-        body = (head, wire.leader_and_isr_tail(version, _joined(topics), endpoints))
+        body = (head, wire.leader_and_isr_tail(version, topics, endpoints))
         return ControlRequest(ApiKey.LEADER_AND_ISR, version, body, partial(_leader_and_isr_answered, broker, epoch))
-
-    def _leader_and_isr_entry(self, partition: PartitionIndex, state: LeaderAndIsr, is_new: bool) -> bytes:
-        columns = self._context.columns
-        zk_version, assignment = columns.zk_version[partition], columns.assigned[partition]
-        key = (id(state), zk_version, id(assignment), is_new)
-        suffix = self._leader_and_isr_suffixes.get(key)
-        if suffix is None:
-            if len(self._leader_and_isr_suffixes) >= SUFFIXES_MAX:
-                self._leader_and_isr_suffixes.clear()
-            version = self._versions.leader_and_isr
-            encoded = wire.leader_and_isr_suffix(version, state, zk_version, assignment, is_new)
-            suffix = self._leader_and_isr_suffixes[key] = (encoded, state, assignment)
-        return wire.pack_index(columns.number[partition]) + suffix[0]
 
     # --- UpdateMetadata ---
 
-    async def _metadata_topics(self, partitions: Iterable[PartitionIndex]) -> dict[str, list[bytes]]:
-        topics: dict[str, list[bytes]] = {}
-        topic_of, encoded, live = self._context.columns.topic, self._metadata_entry, self._context.live
-        topic, of_topic = None, []
-        for count, partition in enumerate(partitions, start=1):
-            if topic_of[partition] is not topic:
-                topic = topic_of[partition]
-                of_topic = topics.setdefault(topic, [])
-            of_topic.append(encoded(partition, live))
-            if count % SLICE == 0:
+    async def _metadata_topics(self, partitions: Sequence[PartitionIndex]) -> AsyncIterator[wire.TopicEntries]:
+        context, live = self._context, self._context.live
+        peculiar = context.peculiar()
+        rests = self._rests_seen_by_all(live)
+        since_pause = 0
+        for topic, run in self._runs(partitions):
+            if peculiar and not peculiar.isdisjoint(run):
+                entries: Iterable[bytes] = [self._peculiar_entry(i, live) for i in run]
+            else:
+                entries = self._entries(run, rests)
+            yield topic.encode(), len(run), b"".join(entries)
+            since_pause += len(run)
+            if since_pause >= SLICE:
+                since_pause = 0
                 await asyncio.sleep(0)
-        return topics
 
-    def _metadata_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
+    def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
+        """While the same brokers live, an assignment has the same offline replicas."""
+        if self._seen_by_all is None or self._seen_by_all[0] != live:
+            version = self._versions.update_metadata
+
+            def rest(assignment: Assignment) -> bytes:
+                offline = [broker for broker in assignment.replicas if broker not in live]
+                return wire.update_metadata_rest(version, assignment.replicas, offline)
+
+            self._seen_by_all = (live, Encodings(rest))
+        return self._seen_by_all[1]
+
+    def _peculiar_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
+        """Where a replica is on a failed directory, or the topic is being deleted."""
         context, columns = self._context, self._context.columns
-        state, zk_version, assignment = (
+        state, zk_version, replicas = (
             columns.state[partition],
             columns.zk_version[partition],
-            columns.assigned[partition],
+            columns.assigned[partition].replicas,
         )
         assert state is not None
-        deleting = columns.topic[partition] in context.deleting
-        online = context.live_for(partition, live) if context.offline_dirs else live
-        key = (id(state), zk_version, id(assignment), deleting, online)
-        suffix = self._metadata_suffixes.get(key)
-        if suffix is None:
-            if len(self._metadata_suffixes) >= SUFFIXES_MAX:
-                self._metadata_suffixes.clear()
-            offline = tuple(broker for broker in assignment.replicas if broker not in online)
-            said, said_version = (_during_deletion(state), 0) if deleting else (state, zk_version)
-            version = self._versions.update_metadata
-            encoded = wire.update_metadata_suffix(version, said, said_version, assignment.replicas, offline)
-            suffix = self._metadata_suffixes[key] = (encoded, state, assignment)
-        return wire.pack_index(columns.number[partition]) + suffix[0]
+        if columns.topic[partition] in context.deleting:
+            state, zk_version = _during_deletion(state), 0
+        online = context.live_for(partition, live)
+        offline = [broker for broker in replicas if broker not in online]
+        suffix = wire.update_metadata_suffix(self._versions.update_metadata, state, zk_version, replicas, offline)
+        return wire.pack_index(columns.number[partition]) + suffix
 
     def _update_metadata(self, broker: BrokerId, tail: bytes) -> ControlRequest:
         version = self._versions.update_metadata
@@ -185,38 +236,28 @@ class RequestEncoder:
 
     def _stop_replica(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> Iterable[ControlRequest]:
         """One request with a flag for each partition from version 3 on; before, those that delete go first."""
-        version = self._versions.stop_replica
-        named = [(self._context.name_of(i), stop) for i, stop in stops.items()]
-        deleting = [(name, stop) for name, stop in named if stop.delete]
-        keeping = [(name, stop) for name, stop in named if not stop.delete]
-        for group in (named,) if version >= 3 else (deleting, keeping):
+        if self._versions.stop_replica >= 3:
+            yield self._stop_replica_request(broker, stops)
+            return
+        for delete in (True, False):
+            group = {i: stop for i, stop in stops.items() if stop.delete is delete}
             if group:
                 yield self._stop_replica_request(broker, group)
 
-    def _stop_replica_request(self, broker: BrokerId, stops: list[tuple[TopicPartition, Stop]]) -> ControlRequest:
-        version = self._versions.stop_replica
-        epoch = self._context.brokers[broker].epoch
-        topics: dict[str, list[wire.StoppedPartition]] = {}
-        for name, stop in stops:
-            stopped = wire.StoppedPartition(name.partition, stop.leader_epoch, stop.delete)
-            topics.setdefault(name.topic, []).append(stopped)
-        body = wire.stop_replica_body(
-            version,
-            self._controller_id,
-            self._controller_epoch,
-            epoch,
-            [(topic.encode(), partitions) for topic, partitions in topics.items()],
-        )
-        asked = frozenset(name for name, stop in stops if stop.delete)
+    def _stop_replica_request(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> ControlRequest:
+        version, context = self._versions.stop_replica, self._context
+        number_of = context.columns.number
+        topics = [
+            (topic.encode(), [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in run])
+            for topic, run in self._runs(sorted(stops))
+        ]
+        epoch = context.brokers[broker].epoch
+        body = wire.stop_replica_body(version, self._controller_id, self._controller_epoch, epoch, topics)
+        asked = frozenset(context.name_of(i) for i, stop in stops.items() if stop.delete)
         answered: Callable[[memoryview], ControllerEvent | None] = _nobody_waits
         if asked:
             answered = partial(_stop_replica_answered, broker, asked)
         return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), answered)
-
-
-def _joined(topics: Mapping[str, list[bytes]]) -> Iterator[wire.TopicEntries]:
-    for topic, entries in topics.items():
-        yield topic.encode(), len(entries), b"".join(entries)
 
 
 def _during_deletion(state: LeaderAndIsr) -> LeaderAndIsr:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, assert_never
 
 from klamm.controller.assignments import write_assignments
 from klamm.controller.batch import RequestBatch
-from klamm.controller.commit import Committed, Committer, Outcome
+from klamm.controller.commit import Committer, Outcome
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.leadership import first_state
 from klamm.controller.records import Recorder
@@ -33,7 +33,6 @@ from klamm.controller.steps import (
     Refuse,
     RemoveTopics,
     Step,
-    Write,
     WriteNodes,
     chunked,
 )
@@ -158,43 +157,50 @@ class StepRunner:
         if step.offline_on is not None:
             partitions, refused = context.may_move_replicas(step.offline_on, partitions, ReplicaState.OFFLINE)
             self._recorder.refused_replicas(context, step.offline_on, refused, ReplicaState.OFFLINE)
-        with_state = [i for i in partitions if context.state_of(i) is not None]
+        states = context.columns.state
+        with_state = [i for i in partitions if states[i] is not None]
         return _Slice(partitions, await self._committer.change_states(context, with_state, step.rule, self._written))
 
     async def _finish_slice(self, step: ChangeStates, done: _Slice, batch: RequestBatch) -> RequestBatch:
         context = self._context
         if step.offline_on is not None:
             batch.add_stop_replica(context, step.offline_on, done.partitions, delete=False)
-            without_state = [i for i in done.partitions if context.state_of(i) is None]
+            states = context.columns.state
+            without_state = [i for i in done.partitions if states[i] is None]
             context.move_replicas(step.offline_on, without_state, ReplicaState.OFFLINE)
             if without_state:
                 batch.add_metadata(context, None, without_state)
         self._recorder.not_elected(context, done.outcome.refused, step.cause)
-        self._apply_states(step, done.outcome.committed, batch)
+        self._apply_states(step, done.outcome, batch)
         await asyncio.sleep(0)
         return await self._told(batch, send=step.send)
 
-    def _apply_states(self, step: ChangeStates, committed: Sequence[Committed], batch: RequestBatch) -> None:
-        context = self._context
-        self._recorder.state_changes(context, committed, step.partition_to, step.cause)
-        for partition, change, zk_version in committed:
-            if isinstance(change, Write):
-                context.put_state(partition, change.state, zk_version)
-                if change.unclean:
-                    self._unclean_elections.mark()
-                if change.recipients or not context.is_leaving(partition):
-                    batch.add_leader_and_isr(context, partition, change.recipients, is_new=False)
-                self._written.add(partition)
-            elif partition not in self._written:
-                # Told nobody yet in this event: who is offline may have changed, and the ISR that its leader wrote.
-                context.put_state(partition, change.state, zk_version)
-                if context.topic_of(partition) not in context.deleting:
-                    batch.add_metadata(context, None, (partition,))
-        done = [partition for partition, _, _ in committed]
+    def _apply_states(self, step: ChangeStates, outcome: Outcome, batch: RequestBatch) -> None:
+        context, written = self._context, outcome.written
+        states = [write.state for write in outcome.writes]
+        self._recorder.state_changes(context, written, states, outcome.versions, step.partition_to, step.cause)
+        context.put_states(written, states, outcome.versions)
+        self._unclean_elections.mark([write.unclean for write in outcome.writes].count(True))
+        batch.add_written(context, written, [write.recipients for write in outcome.writes])
+        self._written.update(written)
+        if outcome.kept:
+            self._apply_kept(outcome, batch)
+        done = written + outcome.kept if outcome.kept else written
         if step.partition_to is not None:
             context.move_partitions(done, step.partition_to)
         if step.offline_on is not None:
             context.move_replicas(step.offline_on, done, ReplicaState.OFFLINE)
+
+    def _apply_kept(self, outcome: Outcome, batch: RequestBatch) -> None:
+        """Told nobody yet in this event: who is offline may have changed, and the ISR that its leader wrote."""
+        context, rows = self._context, zip(outcome.kept, outcome.kept_states, outcome.kept_versions, strict=True)
+        untold = [row for row in rows if row[0] not in self._written]
+        partitions = [row[0] for row in untold]
+        context.put_states(partitions, [row[1] for row in untold], [row[2] for row in untold])
+        topics, deleting = context.columns.topic, context.deleting
+        told = [i for i in partitions if topics[i] not in deleting]
+        if told:
+            batch.add_metadata(context, None, told)
 
     async def _create_states(self, step: CreateStates, batch: RequestBatch) -> None:
         context = self._context
@@ -212,16 +218,17 @@ class StepRunner:
         ours, foreign = await self._committer.create_states(context, states) if states else ({}, {})
         hopeless += [(i, "its znodes could not be created") for i in states if i not in ours and i not in foreign]
         self._recorder.not_elected(context, hopeless, step.cause)
-        created = [Committed(i, Write(states[i], states[i].isr), version) for i, version in ours.items()]
-        self._recorder.state_changes(context, created, PartitionState.ONLINE, step.cause)
-        for partition, version in ours.items():
-            context.put_state(partition, states[partition], version)
-            batch.add_leader_and_isr(context, partition, states[partition].isr, is_new=True)
-            self._written.add(partition)
-        context.move_partitions(ours, PartitionState.ONLINE)
+        created, versions = list(ours), list(ours.values())
+        first_states = [states[i] for i in created]
+        self._recorder.state_changes(context, created, first_states, versions, PartitionState.ONLINE, step.cause)
+        context.put_states(created, first_states, versions)
+        for partition, state in zip(created, first_states, strict=True):
+            batch.add_leader_and_isr(context, partition, state.isr, is_new=True)
+        self._written.update(created)
+        context.move_partitions(created, PartitionState.ONLINE)
         for partition, (state, version) in foreign.items():
             context.put_state(partition, state, version)
-        context.move_partitions(foreign, PartitionState.OFFLINE)
+        context.move_partitions(list(foreign), PartitionState.OFFLINE)
 
     async def _move(self, step: Move, batch: RequestBatch) -> None:
         context = self._context
@@ -268,11 +275,11 @@ class StepRunner:
         context = self._context
         seen = await self._committer.read_states(context, step.partitions)
         refreshed = []
-        for partition, found in zip(step.partitions, seen, strict=True):
-            if isinstance(found, ZNodeError):
-                self._recorder.znode_skipped(found)
-            elif found is not None:
-                context.put_state(partition, *found)
+        for partition, state, version in zip(*seen, strict=True):
+            if isinstance(state, ZNodeError):
+                self._recorder.znode_skipped(state)
+            elif state is not None:
+                context.put_state(partition, state, version)
                 refreshed.append(partition)
         batch.add_metadata(context, None, refreshed)
 

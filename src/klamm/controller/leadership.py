@@ -19,6 +19,7 @@ from klamm.controller.elections import (
     elect_offline,
     elect_preferred,
 )
+from klamm.controller.shared_rule import SharedRule
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.controller.steps import (
     Change,
@@ -40,8 +41,7 @@ from klamm.model.partition import LeaderAndIsr
 def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch, cause: str) -> Decision:
     """The trigger of Kafka: every New or Offline partition, whatever made it so, gets another try."""
     leaderless = view.leaderless()
-    new = [i for i in leaderless if view.partition_state_of(i) is PartitionState.NEW]
-    offline = [i for i in leaderless if view.partition_state_of(i) is PartitionState.OFFLINE]
+    new, offline = view.split_by_state(leaderless, PartitionState.NEW)
     for chunk in chunked(new):
         yield CreateStates(cause=cause, partitions=chunk)
     yield from _observe_unclean(view, offline, cause)
@@ -51,12 +51,8 @@ def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch,
 
 
 def _observe_unclean(view: ControllerContext, offline: Sequence[PartitionIndex], cause: str) -> Decision:
-    live = view.live
-    hopeless = {
-        view.topic_of(i)
-        for i in offline
-        if (state := view.state_of(i)) is not None and not any(b in live for b in state.isr)
-    }
+    live, topics, states = view.live, view.columns.topic, view.columns.state
+    hopeless = {topics[i] for i in offline if (state := states[i]) is not None and live.isdisjoint(state.isr)}
     if hopeless:
         yield ObserveTopicConfigs(cause=cause, topics=sorted(hopeless))
 
@@ -110,7 +106,8 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, 
             result = elect_offline(assigned, state.isr, online, unclean)
         return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
 
-    return _unless_newer(controller_epoch, rule)
+    apart = {i for topic, allowed in view.unclean_allowed.items() if allowed for i in view.partitions_of(topic)}
+    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar() | apart)
 
 
 def controlled_shutdown_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
@@ -123,7 +120,7 @@ def controlled_shutdown_rule(view: ControllerContext, controller_epoch: Controll
         result = elect_for_controlled_shutdown(assigned, state.isr, online, shutting_down)
         return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
 
-    return _unless_newer(controller_epoch, rule)
+    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
 
 
 def preferred_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
@@ -134,7 +131,7 @@ def preferred_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -
         result = elect_preferred(assigned, state.isr, view.live_for(partition, live))
         return _led_by(result, state, controller_epoch, assigned)
 
-    return _unless_newer(controller_epoch, rule)
+    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
 
 
 def epoch_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
@@ -188,7 +185,7 @@ def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, bro
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
         return Write(LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch), recipients)
 
-    return _unless_newer(controller_epoch, rule)
+    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
 
 
 def suspicion_rule(view: ControllerContext, controller_epoch: ControllerEpoch, suspect: BrokerId) -> Rule:
@@ -210,7 +207,7 @@ def suspicion_rule(view: ControllerContext, controller_epoch: ControllerEpoch, s
         shrunk = LeaderAndIsr(state.leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch)
         return Write(shrunk, others)
 
-    return _unless_newer(controller_epoch, rule)
+    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
 
 
 def first_state(

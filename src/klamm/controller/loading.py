@@ -7,16 +7,17 @@ next window on its way while one is decoded, and the loop is free between window
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
-from klamm.controller.commit import until_connected
+from klamm.controller.commit import Observed, state_paths, until_connected
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.records import Recorder
+from klamm.controller.steps import chunked
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.errors import NoNode, ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId
-from klamm.model.partition import Assignment
+from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Node, Watcher, ZooKeeper
 from klamm.zookeeper.znodes import broker_id, partition_state
 from klamm.zookeeper.znodes import topic as topic_znode
@@ -26,6 +27,9 @@ R = TypeVar("R")
 
 WINDOW: Final = 2_000
 """States of one read: four requests in flight, some 5 ms to decode."""
+
+STATES_AT_ONCE: Final = 20_000
+"""Some milliseconds of columns."""
 
 TOPICS_WINDOW: Final = 20
 """Topics of one read: some 7 ms to decode when they have 100 partitions each."""
@@ -91,40 +95,48 @@ class Reader:
                 continue
             try:
                 assignment = topic_znode.decode(path, node.data)
-                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions.items()))
+                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions))
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
                 found[topic] = topic_znode.TopicAssignment({})
         return found
 
-    def _sound(self, path: str, partitions: Iterable[tuple[int, Assignment]]) -> dict[int, Assignment]:
+    def _sound(self, path: str, partitions: dict[int, Assignment]) -> dict[int, Assignment]:
+        """Mostly as they are: partitions on the same brokers share one assignment, so few are looked at."""
+        different = {id(assignment): assignment for assignment in partitions.values()}
+        if all(map(_is_sound, different.values())):
+            return partitions
         sound: dict[int, Assignment] = {}
-        for number, assignment in partitions:
-            replicas = assignment.replicas
-            if len(set(replicas)) < len(replicas) or min(replicas, default=0) < 0:
-                reason = f"partition {number}: {list(replicas)} names a broker twice or none"
-                self._recorder.znode_skipped(ZNodeError(path, reason))
-            else:
+        for number, assignment in partitions.items():
+            if _is_sound(assignment):
                 sound[number] = assignment
+            else:
+                reason = f"partition {number}: {list(assignment.replicas)} names a broker twice or none"
+                self._recorder.znode_skipped(ZNodeError(path, reason))
         return sound
 
     async def load_states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> None:
-        async def read(window: Sequence[PartitionIndex]) -> list[tuple[PartitionIndex, str, Node | None]]:
-            paths = [partition_state.path(context.name_of(i)) for i in window]
-            return list(zip(window, paths, await self.nodes(paths), strict=True))
+        async def read(window: Sequence[PartitionIndex]) -> Observed:
+            paths = state_paths(context, window)
+            contents = await until_connected(lambda: self._zk.read_many(paths))
+            return Observed(window, partition_state.decode_many(paths, contents), contents.versions)
 
-        def take(states: list[tuple[PartitionIndex, str, Node | None]]) -> None:
-            for partition, path, node in states:
-                if node is not None:
-                    self._put_state(context, partition, path, node)
+        def take(seen: Observed) -> None:
+            partitions, states, versions = seen
+            if not all(type(state) is LeaderAndIsr for state in states):
+                for state in states:
+                    if isinstance(state, ZNodeError):
+                        self._recorder.znode_skipped(state)
+                found = [row for row in zip(*seen, strict=True) if isinstance(row[1], LeaderAndIsr)]
+                partitions, states, versions = [r[0] for r in found], [r[1] for r in found], [r[2] for r in found]
+            context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
 
         await _read_ahead(partitions, WINDOW, read, take)
 
-    def _put_state(self, context: ControllerContext, partition: PartitionIndex, path: str, node: Node) -> None:
-        try:
-            context.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
-        except ZNodeError as error:
-            self._recorder.znode_skipped(error)
+
+def _is_sound(assignment: Assignment) -> bool:
+    replicas = assignment.replicas
+    return len(set(replicas)) == len(replicas) and min(replicas, default=0) >= 0
 
 
 async def load(context: ControllerContext, reader: Reader) -> None:
@@ -141,9 +153,13 @@ async def load(context: ControllerContext, reader: Reader) -> None:
     partitions = list(context.all_partitions())
     await reader.load_states(context, partitions)
     live = context.live
-    for start in range(0, len(partitions), WINDOW):
-        context.load_states(partitions[start : start + WINDOW], live)
+    for some in chunked(partitions, STATES_AT_ONCE):
+        context.load_states(some, live)
         await asyncio.sleep(0)
+    for broker in context.assigned_brokers:
+        for some in chunked(context.partitions_on(broker), STATES_AT_ONCE):
+            context.load_replica_states(broker, some)
+            await asyncio.sleep(0)
 
 
 async def _read_ahead(

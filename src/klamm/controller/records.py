@@ -10,13 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from klamm.controller.commit import Committed
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.states import PartitionState, ReplicaState
-from klamm.controller.steps import Write
 from klamm.model.errors import ZNodeError
-from klamm.model.events import Decision, StateChange
+from klamm.model.events import Decision, StateChanges
 from klamm.model.ids import BrokerId, ControllerEpoch
+from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import Clock, EventSink
 
 log = logging.getLogger(__name__)
@@ -62,35 +61,32 @@ class Recorder:
         self._sink.emit((record,))
 
     def state_changes(
-        self, context: ControllerContext, committed: Sequence[Committed], to: PartitionState | None, cause: str
+        self,
+        context: ControllerContext,
+        partitions: Sequence[PartitionIndex],
+        states: Sequence[LeaderAndIsr],
+        zk_versions: Sequence[int],
+        to: PartitionState | None,
+        cause: str,
     ) -> None:
         """Call before the context moves: `from` is what it still says."""
-        now, broker, epoch = self._clock.wall_ms(), self._broker, self._controller_epoch
-        records = []
-        for partition, change, zk_version in committed:
-            if not isinstance(change, Write):
-                continue
-            before = context.partition_label_of(partition)
-            state = change.state
-            records.append(
-                StateChange(
-                    now,
-                    broker,
-                    "controller",
-                    epoch,
-                    context.topic_of(partition),
-                    context.number_of(partition),
-                    before,
-                    before if to is None else to.label,
-                    state.leader,
-                    state.leader_epoch,
-                    state.isr,
-                    zk_version,
-                    cause,
-                )
-            )
-        if records:
-            self._sink.emit(records)
+        if not partitions:
+            return
+        before, columns = context.partition_labels_of(partitions), context.columns
+        changes = StateChanges(
+            self._clock.wall_ms(),
+            self._broker,
+            "controller",
+            self._controller_epoch,
+            cause,
+            topics=list(map(columns.topic.__getitem__, partitions)),
+            partitions=list(map(columns.number.__getitem__, partitions)),
+            from_states=before,
+            to_states=before if to is None else [to.label] * len(partitions),
+            states=states,
+            zk_versions=zk_versions,
+        )
+        self._sink.emit(changes)
 
     def refused_partitions(
         self, context: ControllerContext, refused: Sequence[PartitionIndex], to: PartitionState

@@ -2,8 +2,8 @@
 
 `state-change.log` has a line per partition in the shape that Kafka's own log has, for the eyes and greps of those who
 know it. `state-change.json` has one JSON object a line, schema version `v`, for everything else. A decision hands over
-tuples; one task formats and writes them in slices, so that 60,000 changes never hold the loop. The buffer is bounded:
-what does not fit is dropped, counted, and the drop itself is written as an event.
+tuples or columns; one task formats and writes them in slices, so that 60,000 changes never hold the loop. The buffer is
+bounded: what does not fit is dropped, counted, and the drop itself is written as an event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TextIO
 
 import orjson
 
-from klamm.model.events import EVENT_SCHEMA_VERSION, Decision, EventRecord, StateChange
+from klamm.model.events import EVENT_SCHEMA_VERSION, Decision, EventRecord, StateChange, StateChanges
 from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.model.ports import Clock
 
@@ -59,6 +59,24 @@ def formatted(records: Iterable[EventRecord]) -> Text:
         quoted = topics.get(topic) or topics.setdefault(topic, orjson.dumps(topic).decode())
         lines.append(f"{head.line}{topic}-{partition}{tail.line}\n")
         events.append(f'{head.json},"topic":{quoted},"partition":{partition},{tail.json}\n')
+    return Text("".join(lines), "".join(events))
+
+
+def formatted_changes(changes: StateChanges) -> Text:
+    """The same from columns, without making a record of each."""
+    said = list(zip(changes.from_states, changes.to_states, map(id, changes.states), changes.zk_versions, strict=True))
+    samples = {key: changes.row(n) for key, n in dict(zip(said, range(len(said)), strict=True)).items()}
+    around = {key: (_before(sample), _behind(sample)) for key, sample in samples.items()}
+    quoted = {topic: orjson.dumps(topic).decode() for topic in set(changes.topics)}
+    line_of = {key: (head.line, f"{tail.line}\n") for key, (head, tail) in around.items()}
+    json_of = {key: (f'{head.json},"topic":', f"{tail.json}\n") for key, (head, tail) in around.items()}
+    lines: list[str] = []
+    events: list[str] = []
+    for topic, partition, key in zip(changes.topics, changes.partitions, said, strict=True):
+        head, tail = line_of[key]
+        lines.append(f"{head}{topic}-{partition}{tail}")
+        head, tail = json_of[key]
+        events.append(f'{head}{quoted[topic]},"partition":{partition},{tail}')
     return Text("".join(lines), "".join(events))
 
 
@@ -140,7 +158,9 @@ class StateChangeWriter:
         self._directory = directory
         self._broker = broker
         self._clock = clock
-        self._buffer: deque[EventRecord] = deque()
+        self._buffer: deque[EventRecord | StateChanges] = deque()
+        self._buffered = 0
+        """Records; a StateChanges counts as many as it holds."""
         self._buffer_max = buffer_max
         self._wake = asyncio.Event()
         self.written = 0
@@ -148,10 +168,16 @@ class StateChangeWriter:
         self._dropped_reported = 0
 
     def emit(self, records: Iterable[EventRecord]) -> None:
-        room = self._buffer_max - len(self._buffer)
-        iterator = iter(records)
-        self._buffer.extend(islice(iterator, room))
-        self.dropped += sum(1 for _ in iterator)
+        room = self._buffer_max - self._buffered
+        if isinstance(records, StateChanges) and len(records) <= room:
+            self._buffer.append(records)
+            self._buffered += len(records)
+        else:
+            iterator = iter(records)
+            taken = list(islice(iterator, room))
+            self._buffer.extend(taken)
+            self._buffered += len(taken)
+            self.dropped += sum(1 for _ in iterator)
         self._wake.set()
 
     @asynccontextmanager
@@ -179,21 +205,35 @@ class StateChangeWriter:
                     self._write_slice(lines, events)
                 except OSError as error:
                     # A full disk must not end the cluster's work: what cannot be written is dropped and counted.
-                    self.dropped += len(self._buffer)
+                    self.dropped += self._buffered
                     self._buffer.clear()
+                    self._buffered = 0
                     logger.error("state changes cannot be written to %s: %s", self._directory, error)
                 await asyncio.sleep(0)
 
     def _write_slice(self, lines: TextIO, events: TextIO) -> None:
-        records: list[EventRecord] = [self._buffer.popleft() for _ in range(min(SLICE_RECORDS, len(self._buffer)))]
-        if self.dropped > self._dropped_reported:
-            records.append(self._drop_report())
-        text = formatted(records)
+        count, text = self._next_slice()
         lines.write(text.line)
         lines.flush()
         events.write(text.json)
         events.flush()
-        self.written += len(records)
+        self._buffered -= count
+        self.written += count
+        if self.dropped > self._dropped_reported:
+            self.emit((self._drop_report(),))
+
+    def _next_slice(self) -> tuple[int, Text]:
+        """Columns by themselves, else records up to the next columns."""
+        buffer = self._buffer
+        if isinstance(buffer[0], StateChanges):
+            changes = buffer[0]
+            buffer.popleft()
+            return len(changes), formatted_changes(changes)
+        records: list[EventRecord] = []
+        while buffer and len(records) < SLICE_RECORDS and not isinstance(buffer[0], StateChanges):
+            records.append(buffer[0])
+            buffer.popleft()
+        return len(records), formatted(records)
 
     def _drop_report(self) -> Decision:
         lost = self.dropped - self._dropped_reported

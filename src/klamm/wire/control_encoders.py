@@ -1,9 +1,10 @@
 """Control requests at scale, packed by hand: a partition's bytes are made once and joined for every broker (design D4).
 
-A partition's entry is its index (four bytes) and a *suffix* with everything after it, which is the same for all
-partitions with equal state, so a controller caches suffixes and joins entries topic by topic. All three requests begin
-with the same 16 bytes (`head`: controller id, controller epoch, broker epoch), the only part that differs between the
-receivers of one UpdateMetadata: encode the `tail` once, send `[head, tail]` to each.
+A partition's entry is its index, the state (`state_bytes`, the same in both requests), the znode's version, and what
+follows from the assignment. States and assignments are few, indexes and versions are four bytes: a controller keeps the
+former and joins entries from the four, topic by topic. All three requests begin with the same 16 bytes (`head`:
+controller id, controller epoch, broker epoch), the only part that differs between the receivers of one UpdateMetadata:
+encode the `tail` once, send `[head, tail]` to each.
 
 Served are the versions of inter-broker protocol 2.2 and above, in which partitions are grouped by topic. Equal, byte by
 byte, to the schema codec in `klamm.wire.control`. Layout: controller 7.2.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import Final, NamedTuple
 
 from klamm.model.brokers import Broker
@@ -35,9 +37,12 @@ _HEAD = struct.Struct(">iiq")
 _STATE = struct.Struct(">iii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_STOPPED = struct.Struct(">ii?")
+_STOPPED = struct.Struct(">ii?x")
+"""With the tags, none, behind it."""
 pack_index = _I32.pack
-"""The partition index that precedes a suffix."""
+"""The partition's number, in front of an entry."""
+pack_version = _I32.pack
+"""The znode's version, inside it."""
 
 
 class LiveLeader(NamedTuple):
@@ -56,22 +61,30 @@ def head(controller: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: 
     return _HEAD.pack(controller, controller_epoch, broker_epoch)
 
 
-def leader_and_isr_suffix(
-    version: int, state: LeaderAndIsr, zk_version: int, assignment: Assignment, is_new: bool
-) -> bytes:
+def state_bytes(state: LeaderAndIsr, *, flexible: bool) -> bytes:
+    """Of an entry, between the index and the version; in both requests."""
+    return _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch) + _int32s(state.isr, flexible)
+
+
+def leader_and_isr_rest(version: int, assignment: Assignment, is_new: bool) -> bytes:
+    """Of an entry, from the replicas on."""
     flexible = APIS[ApiKey.LEADER_AND_ISR].is_flexible(version)
-    parts = [
-        _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch),
-        _int32s(state.isr, flexible),
-        _I32.pack(zk_version),
-        _int32s(assignment.replicas, flexible),
-    ]
+    parts = [_int32s(assignment.replicas, flexible)]
     if version >= LEADER_AND_ISR_WITH_REASSIGNMENT:
         parts += (_int32s(assignment.adding, flexible), _int32s(assignment.removing, flexible))
     parts.append(b"\x01" if is_new else b"\x00")
     if flexible:
         parts.append(NO_TAGS)
     return b"".join(parts)
+
+
+def leader_and_isr_suffix(
+    version: int, state: LeaderAndIsr, zk_version: int, assignment: Assignment, is_new: bool
+) -> bytes:
+    """An entry without its index."""
+    flexible = APIS[ApiKey.LEADER_AND_ISR].is_flexible(version)
+    rest = leader_and_isr_rest(version, assignment, is_new)
+    return state_bytes(state, flexible=flexible) + pack_version(zk_version) + rest
 
 
 def leader_and_isr_tail(version: int, topics: Iterable[TopicEntries], live_leaders: Sequence[LiveLeader]) -> bytes:
@@ -99,6 +112,12 @@ def leader_and_isr_body(
     return head(controller, controller_epoch, broker_epoch) + leader_and_isr_tail(version, topics, live_leaders)
 
 
+def update_metadata_rest(version: int, replicas: Sequence[BrokerId], offline_replicas: Sequence[BrokerId]) -> bytes:
+    """Of an entry, from the replicas on."""
+    flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
+    return _int32s(replicas, flexible) + _int32s(offline_replicas, flexible) + (NO_TAGS if flexible else b"")
+
+
 def update_metadata_suffix(
     version: int,
     state: LeaderAndIsr,
@@ -106,17 +125,10 @@ def update_metadata_suffix(
     replicas: Sequence[BrokerId],
     offline_replicas: Sequence[BrokerId],
 ) -> bytes:
+    """An entry without its index."""
     flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
-    parts = [
-        _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch),
-        _int32s(state.isr, flexible),
-        _I32.pack(zk_version),
-        _int32s(replicas, flexible),
-        _int32s(offline_replicas, flexible),
-    ]
-    if flexible:
-        parts.append(NO_TAGS)
-    return b"".join(parts)
+    rest = update_metadata_rest(version, replicas, offline_replicas)
+    return state_bytes(state, flexible=flexible) + pack_version(zk_version) + rest
 
 
 def update_metadata_tail(version: int, topics: Iterable[TopicEntries], live_brokers: Sequence[Broker]) -> bytes:
@@ -160,25 +172,26 @@ def stop_replica_body(
     controller: BrokerId,
     controller_epoch: ControllerEpoch,
     broker_epoch: BrokerEpoch,
-    topics: Sequence[tuple[bytes, Sequence[StoppedPartition]]],
+    topics: Sequence[tuple[bytes, Sequence[tuple[int, int, bool]]]],
 ) -> bytes:
-    """From version 3 each partition has its epoch and its own flag. Before, one flag stands for the whole request, so
-    the caller sends two: the partitions to delete first, then the others."""
+    """Partitions as StoppedPartition or plain tuples of the same. From version 3 each has its epoch and its own flag.
+    Before, one flag stands for the whole request, so the caller sends two: the partitions to delete first, then the
+    others."""
     assert version >= STOP_REPLICA_VERSION_MIN
     flexible = APIS[ApiKey.STOP_REPLICA].is_flexible(version)
     parts = [head(controller, controller_epoch, broker_epoch)]
     if version < STOP_REPLICA_WITH_EPOCHS:
-        flags = {partition.delete for _, partitions in topics for partition in partitions}
+        flags = {delete for _, partitions in topics for _, _, delete in partitions}
         assert len(flags) <= 1, "one flag per request before version 3"
         parts.append(b"\x01" if True in flags else b"\x00")
     parts.append(_count(len(topics), flexible))
     for name, partitions in topics:
         parts.append(_string(name, flexible))
         if version < STOP_REPLICA_WITH_EPOCHS:
-            parts.append(_int32s([partition.partition for partition in partitions], flexible))
+            parts.append(_int32s([number for number, _, _ in partitions], flexible))
         else:
             parts.append(_count(len(partitions), flexible))
-            parts += [_STOPPED.pack(*partition) + NO_TAGS for partition in partitions]
+            parts += starmap(_STOPPED.pack, partitions)
         if flexible:
             parts.append(NO_TAGS)
     if flexible:

@@ -22,9 +22,11 @@ from klamm.model.errors import (
 )
 from klamm.model.events import Decision, EventRecord, StateChange
 from klamm.model.ports import (
+    NO_NODE_VERSION,
     OPEN_ACL,
     Acl,
     Check,
+    Contents,
     Create,
     CreateMode,
     Delete,
@@ -213,6 +215,13 @@ class FakeZooKeeper:
         await self._turn()
         nodes = self.tree.nodes
         return [Node(nodes[path].data, self._stat(path)) if path in nodes else None for path in paths]
+
+    async def read_many(self, paths: Sequence[str]) -> Contents:
+        nodes = await self.get_many(paths)
+        return Contents(
+            [None if node is None else node.data for node in nodes],
+            [NO_NODE_VERSION if node is None else node.stat.version for node in nodes],
+        )
 
     async def get_many_and_watch(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
         found = await self.get_many(paths)

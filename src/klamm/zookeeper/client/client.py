@@ -27,10 +27,12 @@ from klamm.model.errors import (
     ZooKeeperError,
 )
 from klamm.model.ports import (
+    NO_NODE_VERSION,
     OPEN_ACL,
     Acl,
     Check,
     Clock,
+    Contents,
     Create,
     CreateMode,
     Fence,
@@ -40,6 +42,7 @@ from klamm.model.ports import (
     OpResult,
     SessionListener,
     Set,
+    Sets,
     Stat,
     Watcher,
     WatchEvent,
@@ -273,6 +276,31 @@ class ZooKeeperClient:
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         return await self._read_many(OpCode.GET_DATA, paths, bulk.unpack_nodes, self._get_or_none)
 
+    async def read_many(self, paths: Sequence[str]) -> Contents:
+        contents = Contents([], [])
+
+        def submit() -> Iterator[_Batch]:
+            for start, stop, body in bulk.multi_reads(OpCode.GET_DATA, paths, self._chroot):
+                yield start, stop, self._session.submit(OpCode.MULTI_READ, body, paths[start])
+
+        def consume(start: int, stop: int, reply: Reply) -> None:
+            found = bulk.unpack_contents(reply.payload, BODY, paths[start:stop])
+            contents.data.extend(found.data)
+            contents.versions.extend(found.versions)
+
+        if self._session.has_multi_read:
+            try:
+                await _in_window(submit(), READS_IN_FLIGHT, consume)
+                self.operations["get"] += len(paths)
+                return contents
+            except Unimplemented:  # the connection has moved to an older server
+                pass
+        nodes = await self._read_singly(paths, self._get_or_none)
+        return Contents(
+            [None if node is None else node.data for node in nodes],
+            [NO_NODE_VERSION if node is None else node.stat.version for node in nodes],
+        )
+
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         return await self._read_many(OpCode.GET_CHILDREN, paths, bulk.unpack_children, self._children_or_none)
 
@@ -310,16 +338,11 @@ class ZooKeeperClient:
         return sent
 
     async def write_many(self, ops: Sequence[Op], fence: Fence | None = None) -> list[OpResult]:
-        self._count(ops)
         checks: list[Op] = [] if fence is None else [Check(fence.path, fence.version)]
-        largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
-        for op in ops:  # all of it before anything is sent, so that a refusal means that nothing was written
-            if op[0][:1] != "/":
-                self._chroot.absolute(op.path)
-            if isinstance(op, _WITH_DATA) and op.data is not None and len(op.data) > largest:
-                self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
+        self._count_and_look_at(ops)
         results: list[OpResult] = []
         fenced: ZooKeeperError | None = None
+        sets = type(ops) is Sets
 
         def submit() -> Iterator[_Batch]:
             for start, stop, body in bulk.multis(ops, self._chroot, checks):
@@ -329,6 +352,9 @@ class ZooKeeperClient:
 
         def consume(start: int, stop: int, reply: Reply) -> None:
             nonlocal fenced
+            if sets and bulk.all_set(reply.payload, BODY, stop - start, fenced=bool(checks)):
+                results.extend([None] * (stop - start))
+                return
             batch = bulk.unpack_multi(reply.payload, BODY, [*checks, *ops[start:stop]], self._chroot)
             if checks:
                 check = batch.pop(0)
@@ -413,6 +439,19 @@ class ZooKeeperClient:
         if size > self._frame_bytes_max:
             # A server answers such a frame by closing the connection, without a word.
             raise BadArguments(path, f"request of {size} bytes, a server takes {self._frame_bytes_max}")
+
+    def _count_and_look_at(self, ops: Sequence[Op]) -> None:
+        """All of it before anything is sent, so that a refusal means that nothing was written."""
+        largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
+        if isinstance(ops, Sets) and max(map(len, ops.data), default=0) <= largest:
+            self.operations["set"] += len(ops)
+            return  # their paths are looked at one by one as they are packed
+        self._count(ops)
+        for op in ops:
+            if op[0][:1] != "/":
+                self._chroot.absolute(op.path)
+            if isinstance(op, _WITH_DATA) and op.data is not None and len(op.data) > largest:
+                self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
 
     def _count(self, ops: Sequence[Op]) -> None:
         for kind, count in Counter(map(type, ops)).items():

@@ -7,12 +7,14 @@ cache: decoding by the raw bytes, encoding by the state (design D13). The znode'
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import LeaderAndIsr
+from klamm.model.ports import NO_NODE_VERSION, Contents
 from klamm.zookeeper.znodes import document, topic
 
 CACHE_ENTRIES: Final = 65_536
@@ -30,6 +32,12 @@ def path(partition: TopicPartition) -> str:
     return f"{topic.PARENT}/{partition.topic}/partitions/{partition.partition}/state"
 
 
+def paths(topics: Iterable[str], partitions: Iterable[int]) -> list[str]:
+    """Of many, from columns."""
+    parent = topic.PARENT
+    return [f"{parent}/{name}/partitions/{n}/state" for name, n in zip(topics, partitions, strict=True)]
+
+
 @lru_cache(maxsize=CACHE_ENTRIES)
 def encode(state: LeaderAndIsr) -> bytes:
     return b'{"controller_epoch":%d,"leader":%d,"version":1,"leader_epoch":%d,"isr":[%s]}' % (
@@ -45,6 +53,25 @@ def decode(path: str, data: bytes | None) -> LeaderAndIsr:
         return _decode(data)
     except ZNodeError as error:  # the cache does not know paths
         raise ZNodeError(path, error.reason) from None
+
+
+def decode_many(paths: Sequence[str], contents: Contents) -> list[LeaderAndIsr | ZNodeError | None]:
+    """Equal states are one object. None where there is no node, an error where its content is no state."""
+    try:
+        if NO_NODE_VERSION not in contents.versions:
+            return list(map(_decode, contents.data))
+    except ZNodeError:
+        pass  # then one by one, to say which
+    return [_decode_any(*item) for item in zip(paths, contents.data, contents.versions, strict=True)]
+
+
+def _decode_any(path: str, data: bytes | None, version: int) -> LeaderAndIsr | ZNodeError | None:
+    if version == NO_NODE_VERSION:
+        return None
+    try:
+        return decode(path, data)
+    except ZNodeError as error:
+        return error
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)

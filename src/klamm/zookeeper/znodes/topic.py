@@ -6,14 +6,18 @@ KAFKA-12835) and makes it version 3, whose key order is that of Kafka 2.8 and la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
 from klamm.model.errors import ZNodeError
+from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.zookeeper.znodes import document
 
 PARENT: Final = "/brokers/topics"
+CACHE_ENTRIES: Final = 65_536
 
 
 class TopicAssignment(NamedTuple):
@@ -41,14 +45,43 @@ def decode(path: str, data: bytes | None) -> TopicAssignment:
     fields = document.parse(path, data)
     adding = document.mapping(path, fields, "adding_replicas") if "adding_replicas" in fields else {}
     removing = document.mapping(path, fields, "removing_replicas") if "removing_replicas" in fields else {}
-    partitions: dict[int, Assignment] = {}
-    for key, replicas in document.mapping(path, fields, "partitions").items():
-        if not (key.isascii() and key.isdigit()):
-            raise ZNodeError(path, f"partitions: {key!r} is no partition number")
-        partitions[int(key)] = Assignment(
-            document.brokers(path, replicas, f"partition {key}"),
-            document.brokers(path, adding.get(key, []), f"adding_replicas of {key}"),
-            document.brokers(path, removing.get(key, []), f"removing_replicas of {key}"),
-        )
+    found = document.mapping(path, fields, "partitions")
+    if adding or removing or not _is_plain(found):
+        partitions = dict(_decode_each(path, found, adding, removing))
+    else:
+        partitions = dict(zip(map(int, found), map(_settled, map(tuple, found.values())), strict=True))
     topic_id = document.text(path, fields, "topic_id") if fields.get("topic_id") is not None else None
     return TopicAssignment(partitions, topic_id)
+
+
+def _is_plain(found: document.Fields) -> bool:
+    """Numbers to lists of numbers. Most are, and are looked at in bulk: a look at each is most of a cold load."""
+    return (
+        all(found)
+        and "".join(found).isascii()
+        and "".join(found).isdigit()
+        and {list}.issuperset(map(type, found.values()))
+        and {int}.issuperset(map(type, chain.from_iterable(found.values())))
+    )
+
+
+@lru_cache(maxsize=CACHE_ENTRIES)
+def _settled(replicas: tuple[BrokerId, ...]) -> Assignment:
+    """One object for all partitions on the same brokers, none of them on the move."""
+    return Assignment(replicas)
+
+
+def _decode_each(
+    path: str, found: document.Fields, adding: document.Fields, removing: document.Fields
+) -> Iterator[tuple[int, Assignment]]:
+    for key, replicas in found.items():
+        if not (key.isascii() and key.isdigit()):
+            raise ZNodeError(path, f"partitions: {key!r} is no partition number")
+        yield (
+            int(key),
+            Assignment(
+                document.brokers(path, replicas, f"partition {key}"),
+                document.brokers(path, adding.get(key, []), f"adding_replicas of {key}"),
+                document.brokers(path, removing.get(key, []), f"removing_replicas of {key}"),
+            ),
+        )
