@@ -1,45 +1,113 @@
 """Our client on a real ensemble of three, while the very server that it is connected to is killed again and again.
 
 A writer on a session of its own changes nodes all the time and logs the version of each write it was told of. The
-client under test learns of them by watches alone. At the end its state of every node is that of the last write: what
-changed between its last read and a lost connection must fire when the watches are set again.
+client under test learns of them by watches alone. After each kill the writer rests, and the client's state of every
+node must become that of the last write: what changed between its last read and a lost connection must fire when the
+watches are set again. (At the end alone would be too late: the next write to a node hides that one was missed.)
+
+Every second kill comes at the worst moment: when the client has read another thousand nodes in many batches and is
+about to set the watches of the first. Then those batches must be watched on the next server, each from its own zxid.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any, TypeVar
 
 import pytest
 
 from klamm.model.errors import ConnectionLoss
-from klamm.model.ports import Create, Set, Stat, WatchEvent
+from klamm.model.ports import Create, ProtocolFactory, Stat, WatchEvent
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.zookeeper.client import SessionState, ZooKeeperClient
+from klamm.zookeeper.client import SessionState, ZooKeeperClient, bulk
+from klamm.zookeeper.client.client import READS_IN_FLIGHT
+from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
 
 NODES = 1000
+BATCH = NODES // READS_IN_FLIGHT
+"""Nodes per multi-read instead of 500: between eight of them something is written."""
 SESSION_TIMEOUT_MS = 10_000
+R = TypeVar("R")
+
+
+class Tap(asyncio.Transport):
+    """A connection's transport that, when it is told to, cuts the connection before watches are set.
+
+    A read that is cut half-way is simply repeated, so all of it must have been answered by then: the loop stands still
+    for a moment after the reads have left, and then finds all answers in the socket.
+    """
+
+    def __init__(self, transport: asyncio.Transport, network: TappedNetwork) -> None:
+        super().__init__()
+        self._transport = transport
+        self._network = network
+
+    def write(self, data: Any) -> None:
+        opcodes = set(opcodes_in(data))
+        before = self._network.before_set_watches
+        if before is not None and OpCode.SET_WATCHES in opcodes:
+            self._network.before_set_watches = None
+            before()
+            self._transport.abort()
+            return
+        self._transport.write(data)
+        if before is not None and OpCode.MULTI_READ in opcodes:
+            time.sleep(0.1)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def opcodes_in(packet: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(packet):
+        length, _xid, opcode = struct.unpack_from(">iii", packet, position)
+        yield opcode
+        position += 4 + length
+
+
+class TappedNetwork(AsyncioNetwork):
+    """Calls once what it was given before a SetWatches leaves, and lets nothing of that packet out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_set_watches: Callable[[], None] | None = None
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        protocol = factory()
+        made = protocol.connection_made
+        protocol.connection_made = lambda transport: made(Tap(transport, self))  # type: ignore[method-assign,arg-type]
+        return await super().connect(lambda: protocol, host, port)
 
 
 class Mirror:
     """The versions of many nodes as watches and the reads after them tell."""
 
-    def __init__(self, client: ZooKeeperClient, paths: list[str]) -> None:
+    def __init__(self, client: ZooKeeperClient) -> None:
         self.versions: dict[str, int] = {}
         self.events = 0
         self._client = client
-        self._stale = set(paths)
+        self._stale: set[str] = set()
         self._wake = asyncio.Event()
-        self._wake.set()
 
     def _on_event(self, event: WatchEvent) -> None:
         self.events += 1
         self._stale.add(event.path)
+        self._wake.set()
+
+    def add(self, paths: list[str]) -> None:
+        self._stale.update(paths)
         self._wake.set()
 
     async def follow(self) -> None:
@@ -62,29 +130,59 @@ class Mirror:
 class Writer:
     """Writes without a pause to speak of; a write of unknown outcome is not logged, but may have happened."""
 
-    def __init__(self, client: ZooKeeperClient, paths: list[str]) -> None:
-        self.logged: dict[str, int] = dict.fromkeys(paths, 0)
-        self.going = True
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self.logged: dict[str, int] = {}
+        self.paths: list[str] = []
+        self.going = asyncio.Event()
+        self._resting = asyncio.Event()
         self._client = client
-        self._paths = paths
+
+    async def rest(self) -> None:
+        """Returns when nothing of it is in flight any more."""
+        self.going.clear()
+        await self._resting.wait()
 
     async def write(self) -> None:
         random = Random(3)
-        while self.going:
-            chosen = random.sample(self._paths, 20)
-            try:
-                results = await self._client.write_many([Set(path, b"x" * 80) for path in chosen])
-            except ConnectionLoss:
-                continue
+        while True:
+            if not self.going.is_set():
+                self._resting.set()
+                await self.going.wait()
+                self._resting.clear()
+            # One transaction each, many in flight: something must change between any two batches of a read.
+            chosen = random.sample(self.paths, 100)
+            results = await asyncio.gather(
+                *(self._client.set(path, b"x" * 80) for path in chosen), return_exceptions=True
+            )
             for path, result in zip(chosen, results, strict=True):
-                assert isinstance(result, Stat)
-                self.logged[path] = result.version
-            await asyncio.sleep(random.uniform(0, 0.01))
+                assert isinstance(result, Stat | ConnectionLoss)
+                if isinstance(result, Stat):
+                    self.logged[path] = result.version
 
 
 def server_of(client: ZooKeeperClient, ensemble: EmbeddedEnsemble) -> EmbeddedZooKeeper:
     port = client._session._servers[0].port
     return next(member for member in ensemble.members if member.port == port)
+
+
+def kill_and_rest(pid: int, writer: Writer) -> None:
+    os.kill(pid, signal.SIGKILL)
+    writer.going.clear()
+
+
+async def until_done(call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Again after a lost connection; what it asks for may be done twice."""
+    while True:
+        try:
+            return await call()
+        except ConnectionLoss:
+            continue
+
+
+async def state_of(client: ZooKeeperClient, paths: list[str]) -> dict[str, int]:
+    await until_done(lambda: client.sync("/"))
+    nodes = await until_done(lambda: client.get_many(paths))
+    return {path: node.stat.version for path, node in zip(paths, nodes, strict=True) if node is not None}
 
 
 async def until(what: str, condition: Callable[[], bool], timeout: float = 60) -> None:
@@ -97,47 +195,54 @@ async def until(what: str, condition: Callable[[], bool], timeout: float = 60) -
 
 
 @pytest.mark.timeout(900)
-async def test_no_change_is_missed_while_servers_are_killed(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+async def test_no_change_is_missed_while_servers_are_killed(
+    tmp_path: Path, scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "FRAME_OPERATIONS", BATCH)
     if why := available():
         pytest.fail(why)
-    kills = scaled(3, 20)
-    random = Random(5)
-    paths = [f"/{number:04d}" for number in range(NODES)]
-
+    kills, random = scaled(4, 20), Random(5)
     ensemble = EmbeddedEnsemble(tmp_path, force_sync=False)
 
-    def connect(seed: int) -> ZooKeeperClient:
+    def connect(network: AsyncioNetwork, seed: int) -> ZooKeeperClient:
         address = ensemble.connect_string
-        return ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(seed), address, SESSION_TIMEOUT_MS)
+        return ZooKeeperClient(network, SystemClock(), Random(seed), address, SESSION_TIMEOUT_MS)
 
     async with ensemble.running(), AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(1).running())
-        other = await stack.enter_async_context(connect(2).running())
-        await other.write_many([Create(path, b"") for path in paths])
-        await client.sync("/")
+        network = TappedNetwork()
+        client = await stack.enter_async_context(connect(network, 1).running())
+        other = await stack.enter_async_context(connect(AsyncioNetwork(), 2).running())
         session = client.session_id
-        mirror, writer = Mirror(client, paths), Writer(other, paths)
-        following = asyncio.create_task(mirror.follow())
-        await until("the first read", lambda: len(mirror.versions) == NODES)
-        writing = asyncio.create_task(writer.write())
+        mirror, writer = Mirror(client), Writer(other)
+        following, writing = asyncio.create_task(mirror.follow()), asyncio.create_task(writer.write())
         for kill in range(1, kills + 1):
+            if kill % 2:
+                writer.paths = [f"/{kill}-{number:04d}" for number in range(NODES)]
+                await until_done(lambda: other.write_many([Create(path, b"") for path in writer.paths]))
+                await until_done(lambda: client.sync("/"))
+            writer.going.set()
             await asyncio.sleep(random.uniform(0.05, 0.5))
             await until("a connection", lambda: client.state is SessionState.CONNECTED)
             victim = server_of(client, ensemble)
-            await victim.kill()
+            if kill % 2:
+                assert victim.pid is not None
+                network.before_set_watches = partial(kill_and_rest, victim.pid, writer)
+                mirror.add(writer.paths)
+            else:
+                await victim.kill()
             await until(
                 "another server",
                 lambda kill=kill: client.disconnections >= kill and client.state is SessionState.CONNECTED,
             )
+            await writer.rest()
+            last = await state_of(other, sorted(mirror.versions))
+            assert all(last[path] >= version for path, version in writer.logged.items()), (
+                "an acknowledged write is lost"
+            )
+            await until("the state of the last write everywhere", lambda last=last: mirror.versions == last, timeout=20)
             await victim.restart()
-        writer.going = False
-        await writing
-        await other.sync("/")
-        nodes = await other.get_many(paths)
-        last = {path: node.stat.version for path, node in zip(paths, nodes, strict=True) if node is not None}
-        assert all(last[path] >= version for path, version in writer.logged.items()), "an acknowledged write is lost"
-        await until("the state of the last write everywhere", lambda: mirror.versions == last)
         assert not following.done()
-        following.cancel()
+        for task in (following, writing):
+            task.cancel()
         assert (client.session_id, client.expirations) == (session, 0)
         assert mirror.events > NODES
