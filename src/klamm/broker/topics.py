@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 
 from klamm.admin.placement import Placement, PlacementBroker, RackMode, growth_start, place
 from klamm.model.config import TopicConfig, topic_config
-from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NodeExists, NoNode
+from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NodeExists, NoNode, ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.model.ports import ZooKeeper
-from klamm.zookeeper.znodes import config, delete_topics, topic
+from klamm.model.settings import INT_MAX
+from klamm.zookeeper.znodes import broker_id, config, delete_topics, topic
 
 NAME_CHARACTERS_MAX: Final = 249
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -131,12 +132,26 @@ class TopicAdmin:
         *,
         partitions_default: int,
         replication_factor_default: int,
+        partitions_max: int = INT_MAX,
     ) -> None:
+        self._partitions_max = partitions_max
         self._zk = zk
         self._random = random
         self.config_defaults = defaults
         self._partitions_default = partitions_default
         self._replication_factor_default = replication_factor_default
+
+    async def dedicated_controllers(self, brokers: Sequence[BrokerId]) -> frozenset[BrokerId]:
+        """Those of them that are no place for replicas. Only registrations tell: UpdateMetadata has no such field."""
+        paths = [broker_id.path(broker) for broker in brokers]
+        dedicated = set()
+        for broker, path, node in zip(brokers, paths, await self._zk.get_many(paths), strict=True):
+            try:
+                if node is not None and broker_id.decode(path, node.data).controller_only:
+                    dedicated.add(broker)
+            except ZNodeError:
+                continue  # the controller reports it
+        return frozenset(dedicated)
 
     def plan(
         self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
@@ -159,10 +174,17 @@ class TopicAdmin:
         partitions = self._partitions_default if new.partitions == DEFAULT else new.partitions
         if partitions <= 0:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+        self._check_count(partitions)
         factor = self._replication_factor_default if new.replication_factor == DEFAULT else new.replication_factor
         count = max(1, len(brokers))
         start, shift = self._random.randrange(count), self._random.randrange(count)
         return place(brokers, range(partitions), factor, start=start, shift=shift, mode=mode)
+
+    def _check_count(self, partitions: int) -> None:
+        """Before anything of that size is made: a request of a few bytes can ask for two billion."""
+        if partitions > self._partitions_max:
+            reason = f"{partitions} partitions: klamm.max.partitions.per.topic is {self._partitions_max}."
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
 
     async def check(self, planned: PlannedTopic) -> None:
         """What only ZooKeeper knows: the name is free, does not collide, and is not on its way out."""
@@ -199,6 +221,7 @@ class TopicAdmin:
     async def grow(self, growth: Growth, brokers: Sequence[PlacementBroker], *, validate_only: bool = False) -> range:
         """Numbers of the new partitions. Written with the version that was read: a reassignment writes the same
         znode."""
+        self._check_count(growth.partitions)
         if await self._zk.exists(delete_topics.path(growth.name)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{growth.name}' is being deleted.")
         path = topic.path(growth.name)

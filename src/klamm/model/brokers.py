@@ -33,6 +33,8 @@ class Broker(NamedTuple):
     id: BrokerId
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    controller_only: bool = False
+    """A dedicated controller node, which gets no replicas. Known from its registration only, not from the wire."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)

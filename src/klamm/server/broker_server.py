@@ -89,7 +89,7 @@ class BrokerServer:
             await broker.load_logs()
             listeners = await self._bind(control, broker)
             self.endpoints = self._advertised(listeners)
-            me = BrokerValue(self.id, self.endpoints, self.config.rack)
+            me = BrokerValue(self.id, self.endpoints, self.config.rack, self.config.controller_only)
             await register.first(Registration(zk, self._ports.clock, me), broker)
             await data.enter_async_context(logs.running())
             await data.enter_async_context(broker.running())

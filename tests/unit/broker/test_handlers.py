@@ -30,7 +30,7 @@ from klamm.wire.apis import ApiKey
 from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
-from klamm.zookeeper.znodes import delete_topics, producer_id_block, topic
+from klamm.zookeeper.znodes import broker_id, delete_topics, producer_id_block, topic
 
 TP = TopicPartition("orders", 0)
 CLIENT = RequestContext(ANONYMOUS, "CLIENT", "test", "127.0.0.1:1", False)
@@ -290,6 +290,22 @@ async def test_create_topics(one: OneBroker) -> None:
     assert (negative.num_partitions, list(negative.configs)) == (-1, [])
     one.controller.is_active = False
     assert [r.error_code for r in await one.create("y")] == [ErrorCode.NOT_CONTROLLER]
+
+
+async def test_a_dedicated_controller_gets_no_replicas_whoever_places_them(one: OneBroker) -> None:
+    await one.told(alive=(1, 2, 3))
+    for broker in (1, 2, 3):
+        value = Broker(BrokerId(broker), (Endpoint("INTERNAL", "h", 1),), controller_only=broker == 2)
+        one.zk.nodes[broker_id.path(value.id)] = (broker_id.encode(value, 0), 0)
+    one.zk.nodes[broker_id.path(BrokerId(3))] = (b"junk", 0)  # unreadable, but a broker
+    creating = asyncio.create_task(one.create("fresh", num_partitions=6, replication_factor=2))
+    while topic.path("fresh") not in one.zk.nodes:
+        await asyncio.sleep(0)
+    creating.cancel()
+    placed = topic.decode("t", one.zk.nodes[topic.path("fresh")][0]).partitions
+    assert {broker for assignment in placed.values() for broker in assignment.replicas} == {1, 3}
+    (refused,) = await one.create("wide", replication_factor=3)
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 async def test_create_topics_validate_only_writes_nothing(one: OneBroker) -> None:

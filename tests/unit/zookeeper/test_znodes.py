@@ -131,6 +131,16 @@ class TestBroker:
         )
         assert broker_id.decode("/brokers/ids/4", data) == broker
 
+    def test_a_dedicated_controller_says_so_behind_what_kafka_reads(self) -> None:
+        plain = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "h", 1),))
+        dedicated = plain._replace(controller_only=True)
+        data = broker_id.encode(dedicated, 5)
+        assert data == broker_id.encode(plain, 5)[:-1] + b',"klamm":{"controller_only":true}}'
+        assert broker_id.decode("/brokers/ids/1", data) == dedicated
+        for junk in (b"1", b"{}", b'{"controller_only":"true"}'):
+            data = broker_id.encode(plain, 5)[:-1] + b',"klamm":' + junk + b"}"
+            assert broker_id.decode("/brokers/ids/1", data) == plain
+
     def test_without_a_plain_endpoint_host_is_null(self) -> None:
         secured = Broker(BrokerId(1), (Endpoint("S", "h", 1, SecurityProtocol.SSL),))
         assert b'"port":-1,"host":null' in broker_id.encode(secured, 0)

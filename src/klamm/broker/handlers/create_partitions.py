@@ -68,7 +68,7 @@ async def _grow(
     if topic.assignments is not None:
         lists = [tuple(map(BrokerId, entry.broker_ids)) for entry in topic.assignments]
     growth = Growth(topic.name, topic.count, lists)
-    return await services.topics.grow(growth, services.placement_brokers(), validate_only=validate_only)
+    return await services.topics.grow(growth, await services.placement_brokers(), validate_only=validate_only)
 
 
 def _result(name: str, error: KafkaError | None) -> Any:

@@ -61,7 +61,7 @@ async def _create(
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if services.metadata.topic(topic.name) is not None:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-    planned = services.topics.plan(_new_topic(topic), services.placement_brokers())
+    planned = services.topics.plan(_new_topic(topic), await services.placement_brokers())
     if validate_only:
         await services.topics.check(planned)
     else:

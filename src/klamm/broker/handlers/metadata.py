@@ -113,7 +113,7 @@ async def _create_or_explain(services: Services, context: RequestContext, name: 
     if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, name)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     try:
-        planned = services.topics.plan(NewTopic(name), services.placement_brokers(), RackMode.SAFE)
+        planned = services.topics.plan(NewTopic(name), await services.placement_brokers(), RackMode.SAFE)
         await services.topics.create(planned)
     except KafkaError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

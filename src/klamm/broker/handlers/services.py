@@ -41,10 +41,8 @@ class Services:
         resource = CLUSTER if topic_name is None else topic(topic_name)
         return self.authorizer.authorize(context, operation, resource)
 
-    def placement_brokers(self) -> list[PlacementBroker]:
-        """Those that may get replicas: alive, and not dedicated controllers as far as we know of ourselves."""
-        return [
-            PlacementBroker(broker.id, broker.rack)
-            for broker in self.metadata.brokers.values()
-            if not (broker.id == self.me and self.config.controller_only)
-        ]
+    async def placement_brokers(self) -> list[PlacementBroker]:
+        """Those that may get replicas: alive, and no dedicated controllers."""
+        brokers = sorted(self.metadata.brokers.values())
+        dedicated = await self.topics.dedicated_controllers([broker.id for broker in brokers])
+        return [PlacementBroker(broker.id, broker.rack) for broker in brokers if broker.id not in dedicated]

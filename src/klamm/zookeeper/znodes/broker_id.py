@@ -3,6 +3,10 @@
 Version 4 is written, 1 to 5 are read: 1 has one PLAINTEXT endpoint, 2 adds `endpoints`, 3 `rack`, 4 the map from
 listener to security protocol, 5 `features`. Without the map a listener's name is its security protocol. Two endpoints
 of one listener make the document invalid. Reference: controller.md section 1.4.
+
+A dedicated controller node says so here, under a key of our own, because every broker that places replicas must know: a
+node elsewhere would outlive the broker or its configuration, while this one comes and goes with its life, in the same
+transaction. Kafka's decoders (2.5.1 and 3.9.1) take the keys they know and ignore the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ from klamm.zookeeper.znodes import document
 PARENT: Final = "/brokers/ids"
 SEQUENCE_PATH: Final = "/brokers/seqid"
 """Empty; the data version after a set is the next generated id, above `reserved.broker.max.id`."""
+
+
+OURS: Final = "klamm"
+CONTROLLER_ONLY: Final = "controller_only"
 
 
 def path(broker: BrokerId) -> str:
@@ -38,6 +46,8 @@ def encode(broker: Broker, timestamp_ms: int, jmx_port: int = -1) -> bytes:
         "version": 4,
         "timestamp": str(timestamp_ms),
     }
+    if broker.controller_only:
+        fields[OURS] = {CONTROLLER_ONLY: True}
     return document.dump(fields)
 
 
@@ -58,7 +68,9 @@ def decode(path: str, data: bytes | None) -> Broker:
     if len(set(names)) < len(names):
         raise ZNodeError(path, f"endpoints: a listener appears twice in {', '.join(names)}")
     rack = document.text(path, fields, "rack") if fields.get("rack") is not None else None
-    return Broker(broker, endpoints, rack)
+    ours = fields.get(OURS)
+    controller_only = isinstance(ours, dict) and ours.get(CONTROLLER_ONLY) is True
+    return Broker(broker, endpoints, rack, controller_only)
 
 
 def id_of(path: str) -> BrokerId:

@@ -1,0 +1,126 @@
+"""A klamm candidate among Apache Kafka brokers holds the office although they neither stand back nor hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from klamm.model.errors import NoNode
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.processes import KlammBroker
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+
+VERSION = "2.5.1"
+JVM = (1, 2)
+KLAMM = 3
+
+
+class Watched:
+    def __init__(self, zk: ZooKeeperClient, cluster: MixedCluster) -> None:
+        self.zk, self.cluster = zk, cluster
+
+    async def controller(self) -> tuple[int | None, int]:
+        """Who, and since which zxid."""
+        try:
+            node = await self.zk.get("/controller")
+        except NoNode:
+            return None, 0
+        return int(json.loads(node.data or b"{}")["brokerid"]), node.stat.czxid
+
+    async def wait_for_controller(self, *brokers: int) -> None:
+        async def led() -> bool:
+            return (await self.controller())[0] in brokers
+
+        await eventually(f"a controller among {brokers}", led)
+
+    async def create_topic(self, topic: str) -> None:
+        """By Kafka's own tool, which asks the controller of the day; led and told to every JVM broker."""
+        arguments = ("--create", "--topic", topic, "--partitions", "4", "--replication-factor", "2")
+        bootstrap = ",".join(self.cluster[broker].address for broker in JVM)
+        await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", bootstrap, *arguments)
+
+        async def led() -> bool:
+            return all(state.get("leader", -1) in JVM for state in await self.states(topic))
+
+        await eventually(f"leaders of {topic}", led)
+
+    async def states(self, topic: str) -> list[dict[str, Any]]:
+        paths = [f"/brokers/topics/{topic}/partitions/{number}/state" for number in range(4)]
+        return [json.loads(node.data) if node and node.data else {} for node in await self.zk.get_many(paths)]
+
+    async def epoch(self) -> int:
+        return int((await self.zk.get("/controller_epoch")).data or b"0")
+
+
+async def eventually(what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 45) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            while not await condition():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come within {timeout:g} s") from None
+
+
+async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    connect = zookeeper.connect_string
+    dedicated = {"inter.broker.protocol.version": "2.5", "klamm.controller.only": "true"}
+    brokers = [ApacheKafkaBroker(VERSION, number, connect, tmp_path / str(number)) for number in JVM]
+    klamm = KlammBroker(KLAMM, connect, tmp_path / str(KLAMM), dedicated)
+    cluster = MixedCluster([*brokers, klamm])
+    client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(), connect, 30_000)
+    try:
+        async with client.running():
+            them = Watched(client, cluster)
+            await client.ensure_path(f"/config/extension/candidates/{KLAMM}")
+            async with asyncio.TaskGroup() as tasks:
+                for broker in brokers:
+                    tasks.create_task(broker.start())
+            await them.wait_for_controller(*JVM)
+
+            # The candidate comes: it is led by a JVM broker first, and takes over after the settle time.
+            started = time.monotonic()
+            await klamm.start()
+            await them.wait_for_controller(KLAMM)
+            took = time.monotonic() - started
+            await them.create_topic("under-klamm")
+            registration = json.loads((await client.get(f"/brokers/ids/{KLAMM}")).data or b"")
+            assert registration["klamm"] == {"controller_only": True}
+            (_, since), epoch = await them.controller(), await them.epoch()
+
+            # A JVM broker dies and returns: nobody takes the office from it.
+            await cluster[1].kill()
+
+            async def shrunk() -> bool:
+                return all(state["isr"] == [2] for state in await them.states("under-klamm"))
+
+            await eventually("ISR of broker 2 alone", shrunk)
+            await cluster[1].start()
+            assert await them.controller() == (KLAMM, since)
+
+            # It dies: a JVM broker leads, and obeyed brokers create a topic under it.
+            await klamm.kill()
+            await them.wait_for_controller(*JVM)
+            await them.create_topic("under-kafka")
+            assert await them.epoch() == epoch + 1
+
+            # It returns and takes the office back.
+            await klamm.start()
+            await them.wait_for_controller(KLAMM)
+            await them.create_topic("under-klamm-again")
+            assert await them.epoch() == epoch + 2
+            for topic in ("under-klamm", "under-kafka", "under-klamm-again"):
+                assert all(state["leader"] in JVM for state in await them.states(topic))
+            print(f"start to take-over {took:.1f} s, epoch {await them.epoch()}")
+            assert "controller-failed" not in klamm.log_text()
+    finally:
+        await cluster.kill()
+        for broker in cluster.brokers.values():
+            broker.release_ports()
