@@ -90,6 +90,7 @@ class Broker:
                     defaults,
                     partitions_default=config.num_partitions,
                     replication_factor_default=config.default_replication_factor,
+                    partitions_max=config.max_partitions_per_topic,
                 ),
                 producer_ids=ProducerIds(zk, broker_id),
                 controller=controller,

@@ -23,6 +23,7 @@ from klamm.broker.partition import Partition, PartitionOrder
 from klamm.broker.purgatory import Purgatory
 from klamm.broker.tallies import Tallies
 from klamm.broker.topic_configs import TopicConfigs
+from klamm.broker.topics import validate_name
 from klamm.log.log import Log
 from klamm.log.manager import LogManager
 from klamm.model.brokers import Broker
@@ -311,10 +312,12 @@ class ReplicaManager:
         missing: list[PartitionOrder] = []
         for order in orders:
             existing = self.logs.get(order.partition)
-            if existing is None:
-                missing.append(order)
-            else:
+            if existing is not None:
                 found[order.partition] = existing
+            elif (error := _unfit_for_a_directory(order.partition)) is not None:
+                found[order.partition] = error
+            else:
+                missing.append(order)
         if missing:
             try:
                 configs = await self._configs.read({order.partition.topic for order in missing})
@@ -423,6 +426,17 @@ def role_of(partition: Partition) -> str:
     if partition.log is None or partition.leader_epoch == NO_EPOCH:
         return "none"
     return "leader" if partition.is_leader else "follower"
+
+
+def _unfit_for_a_directory(partition: TopicPartition) -> KafkaError | None:
+    """A topic's name becomes that of a directory: whoever may send orders must not choose another place by it."""
+    try:
+        validate_name(partition.topic)
+    except KafkaError as error:
+        return error
+    if partition.partition < 0:
+        return KafkaError(ErrorCode.INVALID_PARTITIONS, f"there is no partition {partition.partition}")
+    return None
 
 
 def _storage_code(error: Exception) -> ErrorCode:

@@ -138,6 +138,8 @@ class BrokerConfig:
     """Act on a broker, or a controller, whose port refuses, before its ZooKeeper session ends (design D11)."""
     state_change_log_dir: str = text("klamm.state.change.log.dir", "")
     """Where state-change.log and state-change.json are written; empty: beside the first log directory."""
+    max_partitions_per_topic: int = integer("klamm.max.partitions.per.topic", 50_000, least=1, most=INT_MAX)
+    """What one request may make of a topic. Its assignment is one znode, and ZooKeeper takes a megabyte."""
     http_listener: str = text("klamm.http.listener", "")
     """HOST:PORT of the HTTP side, which serves /metrics; empty: none."""
 

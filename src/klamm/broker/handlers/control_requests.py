@@ -95,6 +95,7 @@ async def _topics(
 ) -> AsyncIterator[tuple[str, list[tuple[int, T]]]]:
     """Topic by topic, giving way every few thousand partitions; `position[0]` is where reading starts and ended."""
     cache: dict[bytes, T] = {}
+    usual, index_at = 0, _INDEX.unpack_from
     at = position[0]
     topic_count, at = read_uvarint(body, at)
     since_pause = 0
@@ -104,14 +105,19 @@ async def _topics(
         count, at = read_uvarint(body, at + length - 1)
         entries: list[tuple[int, T]] = []
         for _ in range(count - 1):
-            (index,) = _INDEX.unpack_from(body, at)
-            start, at = at + 4, end_of(body, at + 4)
-            if at > len(body):
-                raise ProtocolError("a partition runs past the end of the request")
-            suffix = bytes(body[start:at])
-            state = cache.get(suffix)
+            (index,) = index_at(body, at)
+            start = at + 4
+            # No suffix is the beginning of another, so bytes that are a known one need no parsing to find their end.
+            at = start + usual
+            state = cache.get(bytes(body[start:at]))
             if state is None:
-                state = cache[suffix] = decode(suffix)
+                at = end_of(body, start)
+                if at > len(body):
+                    raise ProtocolError("a partition runs past the end of the request")
+                suffix, usual = bytes(body[start:at]), at - start
+                state = cache.get(suffix)
+                if state is None:
+                    state = cache[suffix] = decode(suffix)
             entries.append((index, state))
         at = _after_tags(body, at)
         since_pause += count
@@ -266,12 +272,19 @@ def _update_metadata_by_schema(version: int, body: memoryview) -> UpdateMetadata
     return UpdateMetadata(sender_of(request), brokers, list(grouped.items()))
 
 
+def _security_protocol(number: int) -> SecurityProtocol:
+    try:
+        return SecurityProtocol(number)
+    except ValueError:
+        raise ProtocolError(f"no security protocol has the number {number}") from None
+
+
 def _broker(version: int, live: Any) -> Broker:
     if version == 0:
         return Broker(BrokerId(live.id), (Endpoint("PLAINTEXT", live.host, live.port),))
     endpoints = []
     for endpoint in live.endpoints:
-        protocol = SecurityProtocol(endpoint.security_protocol)
+        protocol = _security_protocol(endpoint.security_protocol)
         name = endpoint.listener if version >= LISTENER_NAMES_SINCE else protocol.name
         endpoints.append(Endpoint(name, endpoint.host, endpoint.port, protocol))
     return Broker(BrokerId(live.id), tuple(endpoints), live.rack)
