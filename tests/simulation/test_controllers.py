@@ -1,100 +1,91 @@
-"""Real controllers in a simulated world: crashes, expiries, lost replies, and invariants checked after every event."""
+"""Real controllers in a simulated world where everything goes wrong; invariants after every event, and at the end."""
 
 from __future__ import annotations
 
+import json
 import os
-import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
+from typer.testing import CliRunner
 
-from klamm.model.ids import TopicPartition
-from klamm.model.partition import LeaderAndIsr
-from klamm.simulation.checker import Checker, Violation
+from klamm.cli.main import app
+from klamm.simulation import seeds as seeds_module
 from klamm.simulation.cluster import Scenario, simulate
-from klamm.zookeeper.znodes import partition_state
+from klamm.simulation.seeds import Verdict, judge_all
 
-SEEDS = 2_000 if os.environ.get("KLAMM_SCALE") == "full" else 50
+RARE = (
+    "controller-resigned",
+    "ISR write of unknown outcome",
+    "ISR write found by reading back",
+    "registration of a former session in the way",
+    "stale broker epoch refused",
+    "stale controller epoch refused",
+    "reassignment-completed",
+    "topic-deleted",
+    "topic-gone",
+    "topic-grown",
+    "znode-skipped",
+)
+"""Ways through the code without which a clean run says little; the full count meets each in 1 % of the seeds."""
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_invariants_hold_and_the_cluster_heals(seed: int) -> None:
-    shape = random.Random(seed)
-    outcome = simulate(
-        Scenario(seed=seed, nodes=shape.choice([3, 4, 5]), crashes=shape.randint(2, 6), expiries=shape.randint(0, 3))
-    )
-    assert outcome.healed
-    assert outcome.elections > 1, "no controller ever fell: the run shows nothing"
+@pytest.mark.timeout(3600)
+def test_invariants_hold_and_the_cluster_heals(scaled: Callable[[int, int], int]) -> None:
+    count = scaled(50, 2_000)
+    ways: Counter[str] = Counter()
+    violated: list[Verdict] = []
+    for verdict in judge_all(range(count)):
+        if verdict.outcome is None:
+            violated.append(verdict)
+        else:
+            ways.update(verdict.outcome.ways.keys())
+    for way, seeds in sorted(ways.items()):
+        print(f"{way}: {100 * seeds / count:.0f} % of {count} seeds")
+    assert not violated, "\n".join(map(str, violated))
+    assert not [way for way in RARE if ways[way] * 100 < count]
 
 
 def test_one_seed_is_one_run() -> None:
     assert simulate(Scenario(seed=7)) == simulate(Scenario(seed=7))
-    assert simulate(Scenario(seed=7)).trace_hash != simulate(Scenario(seed=8)).trace_hash
+    assert simulate(Scenario(seed=7)).digest != simulate(Scenario(seed=8)).digest
 
 
-class Frozen:
-    def wall_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
-STATE = "/brokers/topics/t/partitions/0/state"
-TREE = {
-    "/brokers/topics/t": b'{"version":2,"partitions":{"0":[1,2]},"adding_replicas":{},"removing_replicas":{}}',
-    "/controller_epoch": b"1",
-}
+def test_one_seed_is_one_run_in_another_process_with_other_hashes() -> None:
+    """Nothing of a run may follow from the order of a set."""
+    digests = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-c", "from klamm.cli.main import main; main()", "simulate", "--seed", "9", "--json"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        digests.add(json.loads(result.stdout)["digest"])
+    assert digests == {simulate(Scenario(seed=9)).digest}
 
 
-def checker_with(tree: dict[str, bytes]) -> Checker:
-    checker = Checker(Frozen(), tree.get)
-    checker.on_write("set", "/controller_epoch", 77)
-    return checker
+# --- the command ---
 
 
-def write(checker: Checker, tree: dict[str, bytes], state: LeaderAndIsr, session: int = 77) -> None:
-    tree[STATE] = partition_state.encode(state)
-    checker.on_write("set", STATE, session)
+def test_the_command_prints_the_digest() -> None:
+    result = CliRunner().invoke(app, ["simulate", "--seed", "5"])
+    assert result.exit_code == 0
+    assert simulate(Scenario(seed=5)).digest in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("state", "session", "invariant"),
-    [
-        (LeaderAndIsr(1, 0, (2,), 1), 77, "leader-in-isr"),
-        (LeaderAndIsr(1, 0, (1, 3), 1), 77, "isr-in-ar"),
-        (LeaderAndIsr(-1, 0, (), 1), 77, "isr-in-ar"),
-        (LeaderAndIsr(1, 0, (1,), 1), 78, "one-controller"),
-    ],
-)
-def test_each_checker_fails_on_its_planted_violation(state: LeaderAndIsr, session: int, invariant: str) -> None:
-    tree = dict(TREE)
-    with pytest.raises(Violation, match=invariant):
-        write(checker_with(tree), tree, state, session)
+def test_the_command_runs_many_seeds() -> None:
+    result = CliRunner().invoke(app, ["simulate", "--seed", "5", "--seeds", "3", "--processes", "1", "--json"])
+    document = json.loads(result.stdout)
+    assert (document["seeds"], document["violated"]) == (3, 0)
+    assert [run["seed"] for run in document["runs"]] == [5, 6, 7]
 
 
-def test_epochs_going_back_are_found() -> None:
-    tree = dict(TREE)
-    checker = checker_with(tree)
-    write(checker, tree, LeaderAndIsr(1, 5, (1, 2), 1))
-    with pytest.raises(Violation, match="epochs-rise"):
-        write(checker, tree, LeaderAndIsr(1, 4, (1, 2), 1))
-    tree["/controller_epoch"] = b"1"
-    with pytest.raises(Violation, match="epochs-rise"):
-        checker.on_write("set", "/controller_epoch", 77)
-
-
-def test_a_zombies_write_is_found() -> None:
-    tree = dict(TREE)
-    checker = checker_with(tree)
-    tree["/controller_epoch"] = b"2"
-    checker.on_write("set", "/controller_epoch", 78)
-    with pytest.raises(Violation, match="no-zombie"):
-        write(checker, tree, LeaderAndIsr(1, 1, (1, 2), 1))
-
-
-def test_two_leaders_of_one_epoch_are_found() -> None:
-    checker = checker_with(dict(TREE))
-    checker.on_leader(TopicPartition("t", 0), 3, 1)
-    checker.on_leader(TopicPartition("t", 0), 4, 2)
-    with pytest.raises(Violation, match="one-leader"):
-        checker.on_leader(TopicPartition("t", 0), 4, 1)
+def test_the_command_tells_what_was_violated(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Verdict(6, None, "S4", "brokers 1 and 2 both lead", 3.25, ("3.1 crash", "3.2 create /controller"))
+    judged = {5: Verdict(5, simulate(Scenario(seed=5))), 6: broken}
+    monkeypatch.setattr(seeds_module, "judge", judged.__getitem__)
+    result = CliRunner().invoke(app, ["simulate", "--seed", "5", "--seeds", "2", "--processes", "1"])
+    assert result.exit_code == 1
+    assert "3.2 create /controller\nseed 6: S4 violated at 3.250 s: brokers 1 and 2 both lead\n" in result.stdout
+    assert "1 of 2 seeds" in result.stdout

@@ -85,3 +85,56 @@ def test_a_cut_is_silent_and_one_way() -> None:
         return client.received, server.received
 
     assert run_in_virtual_time(scenario()) == (b"heard", b"")
+
+
+def test_a_cut_that_is_mended_resets_what_lost_something() -> None:
+    async def scenario() -> tuple[bool, bool]:
+        network = SimulatedNetwork(random.Random(1))
+        lossy, whole = Collector(), Collector()
+        for port in (9, 10):
+            await network.host("b").listen(Collector, "b", port)
+        to_lossy = await network.host("a").connect(lambda: lossy, "b", 9)
+        await network.host("a").connect(lambda: whole, "b", 10)
+        network.cut("a", "b")
+        to_lossy.write(b"lost")
+        network.mend("b", "a")
+        await asyncio.sleep(1)
+        return lossy.lost, whole.lost
+
+    assert run_in_virtual_time(scenario()) == (True, False)
+
+
+def test_a_host_that_refuses_keeps_what_it_opened() -> None:
+    async def scenario() -> tuple[bool, bool]:
+        network = SimulatedNetwork(random.Random(1))
+        inbound, outbound = Collector(), Collector()
+        await network.host("a").listen(Collector, "a", 9)
+        await network.host("b").listen(Collector, "b", 9)
+        await network.host("a").connect(lambda: inbound, "b", 9)
+        await network.host("b").connect(lambda: outbound, "a", 9)
+        network.refuse("b")
+        await asyncio.sleep(1)
+        with pytest.raises(ConnectionRefusedError):
+            await network.host("a").connect(Collector, "b", 9)
+        network.accept("b")
+        await network.host("a").connect(Collector, "b", 9)
+        return inbound.lost, outbound.lost
+
+    assert run_in_virtual_time(scenario()) == (True, False)
+
+
+def test_a_stalled_host_is_heard_late_and_in_order() -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        network = SimulatedNetwork(random.Random(1))
+        server = Collector()
+        await network.host("b").listen(lambda: server, "b", 9)
+        transport = await network.host("a").connect(Collector, "b", 9)
+        network.stall("a", 5)
+        transport.write(b"one")
+        transport.write(b"two")
+        await asyncio.sleep(4.9)
+        early = server.received
+        await asyncio.sleep(0.2)
+        return early, server.received
+
+    assert run_in_virtual_time(scenario()) == (b"", b"onetwo")

@@ -1,7 +1,9 @@
 """A simulated broker: it obeys control requests as a real one does, fences included, but keeps no records.
 
-As leader it puts returning replicas back into the ISR after a while, by the same conditional write that a real leader
-makes: so versions move under the controller's feet, as in life.
+What it does with a request is klamm's own broker in short (`broker/replica_manager.py`): broker epoch, controller
+epoch, leader epoch; nobody is followed who is not known to live; partitions of a failed log directory answer with
+KAFKA_STORAGE_ERROR. Each thing that it obeys is told to the checker. What a network does to requests is done here,
+where a request begins and ends: late answers, requests that never came, answers that never arrived.
 """
 
 from __future__ import annotations
@@ -9,125 +11,183 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from klamm.model.errors import BadVersion, ErrorCode, NoNode, ZooKeeperError
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import (
+    EPOCH_DURING_DELETE,
+    INITIAL_CONTROLLER_EPOCH,
+    LEADER_DURING_DELETE,
+    NO_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
 from klamm.model.partition import LeaderAndIsr
-from klamm.model.ports import Buffer, ZooKeeper
+from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.simulation.checker import Checker
+from klamm.simulation.healed import Metadata
+from klamm.simulation.invariants import Fence, anybodys
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
 from klamm.wire.connection import RequestHeader
-from klamm.wire.errors import ProtocolError
+from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.messages import decode_request, encode_response
-from klamm.zookeeper.znodes import partition_state
 
-REJOIN_AFTER = (0.5, 4.0)
-"""Seconds until a leader takes missing replicas back into the ISR: catching up takes a while."""
+
+class Role(NamedTuple):
+    """What a replica was last told to be."""
+
+    state: LeaderAndIsr
+    zk_version: int
+    replicas: tuple[BrokerId, ...]
+
+
+class Trouble:
+    """How this broker's network behaves; changed while it runs."""
+
+    def __init__(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self.lose_request = 0.0
+        self.lose_reply = 0.0
+        self.seconds_late = 0.0
 
 
 class SimulatedBroker:
-    def __init__(self, broker: BrokerId, zk: ZooKeeper, rng: random.Random, checker: Checker) -> None:
+    def __init__(self, broker: BrokerId, rng: random.Random, checker: Checker, trouble: Trouble) -> None:
         self.id = broker
-        self._zk = zk
         self._random = rng
         self._checker = checker
-        self.epoch = BrokerEpoch(-1)
-        self._controller_epoch = ControllerEpoch(0)
-        self._partitions: dict[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._trouble = trouble
+        self.epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+        self._controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
+        self.roles: dict[TopicPartition, Role] = {}
+        self.offline: set[TopicPartition] = set()
+        """On a failed log directory."""
+        self._alive: frozenset[BrokerId] = frozenset()
+        self._metadata: dict[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...]]] = {}
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata(self._alive, self._metadata)
+
+    def follows(self, leader: BrokerId, name: TopicPartition, epoch: LeaderEpoch) -> bool:
+        role = self.roles.get(name)
+        return (
+            role is not None
+            and (role.state.leader, role.state.leader_epoch) == (leader, epoch)
+            and name not in self.offline
+        )
+
+    def led(self) -> list[TopicPartition]:
+        return sorted(n for n, r in self.roles.items() if r.state.leader == self.id and n not in self.offline)
 
     async def handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
-        if header.api_key not in _RESPONSES:
+        if header.api_key not in _OBEYED:
             raise ProtocolError(f"{header.api_key.name} is not simulated")
         request = decode_request(header.api_key, header.api_version, body)
-        error = self._fence(request)
-        response = _RESPONSES[header.api_key](error_code=error)
-        if error is ErrorCode.NONE and header.api_key is ApiKey.LEADER_AND_ISR:
-            answers = [self._obey(topic, state) for topic, state in control.iter_partition_states(request)]
-            response.partition_errors = [
-                control.LeaderAndIsrResponse.PartitionError(
-                    topic_name=name.topic, partition_index=name.partition, error_code=code
-                )
-                for name, code in answers
-            ]
-        elif error is ErrorCode.NONE and header.api_key is ApiKey.STOP_REPLICA:
-            response.partition_errors = [
-                control.StopReplicaResponse.PartitionError(
-                    topic_name=name.topic, partition_index=name.partition, error_code=self._stop(name, delete)
-                )
-                for name, _, delete in control.iter_stopped_replicas(request)
-            ]
+        if self._random.random() < self._trouble.lose_request:
+            raise CloseConnection("the request got lost")
+        if self._trouble.seconds_late:
+            await asyncio.sleep(self._random.uniform(0, self._trouble.seconds_late))
+        try:
+            response = self._obey(header.api_key, request)
+        except Exception as error:
+            self._checker.fail(error)  # the listener would only log it
+            raise
+        if self._random.random() < self._trouble.lose_reply:
+            raise CloseConnection("the answer got lost")
         return [encode_response(response, header.api_version)]
 
-    def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+    # --- three orders ---
 
-    def _fence(self, request: object) -> ErrorCode:
-        epoch = BrokerEpoch(request.broker_epoch)  # type: ignore[attr-defined]
-        controller_epoch = ControllerEpoch(request.controller_epoch)  # type: ignore[attr-defined]
-        if epoch < self.epoch:
+    def _obey(self, api_key: ApiKey, request: Any) -> Any:
+        error = self._fence(api_key, request)
+        response = _OBEYED[api_key](error_code=error)
+        if error is ErrorCode.NONE:
+            if api_key is ApiKey.UPDATE_METADATA:
+                self._learn(request)
+            elif api_key is ApiKey.LEADER_AND_ISR:
+                entry = control.LeaderAndIsrResponse.PartitionError
+                codes = [self._follow_order(topic, state) for topic, state in control.iter_partition_states(request)]
+                response.partition_errors = [_answer(entry, name, code) for name, code in codes]
+            else:
+                entry = control.StopReplicaResponse.PartitionError
+                stops = [(name, self._stop(name, e, d)) for name, e, d in control.iter_stopped_replicas(request)]
+                response.partition_errors = [_answer(entry, name, code) for name, code in stops]
+        return response
+
+    def _fence(self, api_key: ApiKey, request: Any) -> ErrorCode:
+        asked = Fence(BrokerEpoch(request.broker_epoch), ControllerEpoch(request.controller_epoch))
+        known = Fence(self.epoch, self._controller_epoch)
+        if asked.broker_epoch != UNKNOWN_BROKER_EPOCH and asked.broker_epoch < known.broker_epoch:
+            self._checker.reached("stale broker epoch refused")
             return ErrorCode.STALE_BROKER_EPOCH
-        if controller_epoch < self._controller_epoch:
+        if asked.controller_epoch < known.controller_epoch:
+            self._checker.reached("stale controller epoch refused")
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        self._controller_epoch = controller_epoch
-        self._checker.on_request_accepted(self.id, controller_epoch)
+        self._controller_epoch = asked.controller_epoch
+        self._checker.on_obeyed(self.id, api_key, asked, known)
         return ErrorCode.NONE
 
-    def _obey(self, topic: str, entry: object) -> tuple[TopicPartition, ErrorCode]:
-        name = TopicPartition(topic, entry.partition_index)  # type: ignore[attr-defined]
-        state = LeaderAndIsr(
-            BrokerId(entry.leader),  # type: ignore[attr-defined]
-            LeaderEpoch(entry.leader_epoch),  # type: ignore[attr-defined]
-            tuple(entry.isr),  # type: ignore[attr-defined]
-            ControllerEpoch(entry.controller_epoch),  # type: ignore[attr-defined]
-        )
-        known = self._partitions.get(name)
-        if known is not None and state.leader_epoch <= known[0].leader_epoch:
+    def _learn(self, request: Any) -> None:
+        self._alive = frozenset(BrokerId(broker.id) for broker in request.live_brokers)
+        for topic, entry in control.iter_partition_states(request):
+            name = TopicPartition(topic, entry.partition_index)
+            if entry.leader == LEADER_DURING_DELETE:
+                self._metadata.pop(name, None)
+            else:
+                self._metadata[name] = (anybodys(_state_of(entry)), entry.zk_version, tuple(entry.replicas))
+
+    def _follow_order(self, topic: str, entry: Any) -> tuple[TopicPartition, ErrorCode]:
+        name, state = TopicPartition(topic, entry.partition_index), _state_of(entry)
+        if name in self.offline:
+            return name, ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.roles.get(name)
+        if known is not None and state.leader_epoch <= known.state.leader_epoch:
             return name, ErrorCode.STALE_CONTROLLER_EPOCH
-        replicas = tuple(entry.replicas)  # type: ignore[attr-defined]
-        self._partitions[name] = (state, entry.zk_version, replicas)  # type: ignore[attr-defined]
-        if state.leader == self.id:
-            self._checker.on_leader(name, state.leader_epoch, self.id)
-            self._spawn(self._take_back(name, state.leader_epoch))
+        if state.leader != self.id and state.leader not in self._alive:
+            return name, ErrorCode.NONE  # nobody to follow; it stays as it was
+        self._checker.on_order(
+            self.id, name, (state, entry.zk_version), None if known is None else known.state.leader_epoch
+        )
+        self.roles[name] = Role(state, entry.zk_version, tuple(entry.replicas))
         return name, ErrorCode.NONE
 
-    def _stop(self, name: TopicPartition, delete: bool) -> ErrorCode:
+    def _stop(self, name: TopicPartition, epoch: int, delete: bool) -> ErrorCode:
+        if name in self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.roles.get(name)
+        if known is not None and epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and epoch < known.state.leader_epoch:
+            self._checker.reached("stale stop refused")
+            return ErrorCode.FENCED_LEADER_EPOCH
+        known_epoch = None if known is None else known.state.leader_epoch
+        self._checker.on_stop(self.id, name, epoch, known_epoch, delete=delete)
         if delete:
-            self._partitions.pop(name, None)
+            self.roles.pop(name, None)
         return ErrorCode.NONE
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    async def _take_back(self, name: TopicPartition, epoch: LeaderEpoch) -> None:
-        """Complete the ISR with replicas whose brokers are alive, unless a newer leadership has come meanwhile."""
-        while True:
-            await asyncio.sleep(self._random.uniform(*REJOIN_AFTER))
-            entry = self._partitions.get(name)
-            if entry is None or entry[0].leader_epoch != epoch or entry[0].leader != self.id:
-                return
-            state, version, replicas = entry
-            try:
-                alive = {int(child) for child in await self._zk.children("/brokers/ids")}
-                isr = (*state.isr, *(b for b in replicas if b not in state.isr and b in alive))
-                if isr == state.isr:
-                    continue
-                wider = state._replace(isr=isr)
-                stat = await self._zk.set(partition_state.path(name), partition_state.encode(wider), version)
-            except (BadVersion, NoNode):
-                return  # the controller has decided: its LeaderAndIsr is on the way
-            except ZooKeeperError:
-                continue
-            if self._partitions.get(name) == entry:
-                self._partitions[name] = (wider, stat.version, replicas)
+def _state_of(entry: Any) -> LeaderAndIsr:
+    return LeaderAndIsr(
+        BrokerId(entry.leader),
+        LeaderEpoch(entry.leader_epoch),
+        tuple(entry.isr),
+        ControllerEpoch(entry.controller_epoch),
+    )
 
 
-_RESPONSES = {
+def _answer(entry: Any, name: TopicPartition, code: ErrorCode) -> Any:
+    return entry(topic_name=name.topic, partition_index=name.partition, error_code=code)
+
+
+_OBEYED: dict[ApiKey, Any] = {
     ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
     ApiKey.STOP_REPLICA: control.StopReplicaResponse,
     ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,

@@ -1,129 +1,248 @@
-"""What must hold after every event of a simulation (reliability: S4-S7), checked on ZooKeeper's own writes and on what
-brokers accept. A violation raises in the middle of the run, with the moment and the seed that lead back to it.
+"""Watches a run: takes down what happens, keeps the facts that invariants are about, and asks them after every event.
 
-    one-controller    the writes of one controller epoch come from one session
-    no-zombie         no write under a controller epoch takes effect once a later one was elected
-    one-leader        one replica acts as leader per (partition, leader epoch)
-    leader-in-isr     leader = -1, or a member of the ISR
-    isr-in-ar         the ISR is not empty and within the assignment
-    epochs-rise       controller epoch and leader epochs only grow
+The rules themselves are pure and elsewhere (`invariants`, `healed`). A violation ends the run, with the last events
+before it; equal runs leave equal digests. `reached` counts the rare ways through the code that a run came by, so that
+nobody takes a simulation for proof of what it never did.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from klamm.model.errors import KlammError
-from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.partition import LeaderAndIsr
+from klamm.model.errors import KlammError, ZNodeError
+from klamm.model.events import Decision, EventRecord
+from klamm.model.ids import (
+    INITIAL_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    TopicPartition,
+)
+from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Clock
-from klamm.zookeeper.znodes import partition_state
+from klamm.simulation import invariants
+from klamm.simulation.healed import name_of_state
+from klamm.simulation.invariants import Fence, Leadership, Wrong
+from klamm.wire.apis import ApiKey
+from klamm.zookeeper.server.tree import Node
+from klamm.zookeeper.znodes import broker_id, delete_topics, partition_state
+from klamm.zookeeper.znodes import controller as controller_znode
+from klamm.zookeeper.znodes import controller_epoch as epoch_znode
 from klamm.zookeeper.znodes import topic as topic_znode
 
-CONTROLLER_EPOCH = "/controller_epoch"
+LAST_EVENTS: Final = 40
+OPERATOR_SESSION: Final = 0
+"""Of hands laid on the tree directly."""
+CONTROL_REQUESTS: Final = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
 
 
 class Violation(KlammError):
     """An invariant is broken: a bug, by definition."""
 
+    def __init__(self, invariant: str, about: str, seconds: float, events: Iterable[str] = ()) -> None:
+        super().__init__(f"{invariant} at {seconds:.3f} s: {about}")
+        self.invariant = invariant
+        self.about = about
+        self.seconds = seconds
+        self.events = tuple(events)
+
 
 class Checker:
-    def __init__(self, clock: Clock, read: Callable[[str], bytes | None]) -> None:
+    def __init__(self, clock: Clock, nodes: Mapping[str, Node]) -> None:
         self._clock = clock
-        self._read = read
-        self._trace = hashlib.sha256()
+        self._nodes = nodes
+        self._digest = hashlib.sha256()
+        self._last: deque[str] = deque(maxlen=LAST_EVENTS)
+        self.violation: BaseException | None = None
         self.events = 0
-        self.controller_epoch = ControllerEpoch(0)
-        self._elected: dict[ControllerEpoch, int] = {}
-        self._states: dict[TopicPartition, LeaderAndIsr] = {}
-        self._leaders: dict[tuple[TopicPartition, LeaderEpoch], BrokerId] = {}
-        self._lives: dict[str, int] = {}
+        self.ways: Counter[str] = Counter()
+        self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
         self.elections = 0
-        self.refused_leaders = 0
+        self._elected_session = OPERATOR_SESSION
+        self._broker_epochs: dict[BrokerId, BrokerEpoch] = {}
+        self._states: dict[TopicPartition, tuple[LeaderAndIsr, int]] = {}
+        self._written: dict[TopicPartition, set[tuple[LeaderAndIsr, int]]] = {}
+        self._assigned: dict[str, dict[int, Assignment]] = {}
+        self._lives: dict[str, int] = {}
+        self._acting: dict[Leadership, BrokerId] = {}
+        self.unclean_allowed: set[str] = set()
+        """Topics for which the operator gave up records, once or for good."""
+
+    # --- the record of a run ---
 
     @property
-    def trace_hash(self) -> str:
-        return self._trace.hexdigest()
+    def digest(self) -> str:
+        return self._digest.hexdigest()
 
     def note(self, *words: Any) -> None:
-        """One line of the trace: equal traces have equal hashes."""
+        """One line of the trace."""
+        line = f"{self._clock.monotonic():.6f} {' '.join(map(str, words))}"
         self.events += 1
-        self._trace.update(f"{self._clock.monotonic():.6f} {' '.join(map(str, words))}\n".encode())
+        self._last.append(line)
+        self._digest.update(line.encode())
+
+    def reached(self, way: str) -> None:
+        self.ways[way] += 1
+
+    def require(self, invariant: str, wrong: Wrong) -> None:
+        if wrong is not None:
+            raise Violation(invariant, wrong, self._clock.monotonic(), self._last)
+
+    def fail(self, error: BaseException) -> None:
+        """Kept for the scenario to raise: where it was found it would end as somebody's lost connection."""
+        self.violation = self.violation or error
+
+    def raise_violation(self) -> None:
+        if self.violation is not None:
+            raise self.violation
+
+    def emit(self, records: Iterable[EventRecord]) -> None:
+        """ports.EventSink of every controller: one that failed by an exception is a bug, whatever became of it."""
+        for record in records:
+            if isinstance(record, Decision):
+                self.note(record.broker, record.event, record.cause, record.detail)
+                self.reached(record.event)
+                if record.event == "controller-failed":
+                    about = f"controller {record.broker} failed on {record.cause}: {record.detail}"
+                    self.fail(Violation("D14", about, self._clock.monotonic(), self._last))
+
+    # --- ZooKeeper took a write ---
 
     def on_write(self, kind: str, path: str, session: int) -> None:
-        data = self._read(path) if path else None
+        try:
+            self._judge_write(kind, path, session)
+        except Exception as error:
+            self.fail(error)
+
+    def _judge_write(self, kind: str, path: str, session: int) -> None:
+        node = self._nodes.get(path)
+        data = None if node is None else node.data
         self.note(kind, path, session, data)
-        if path == CONTROLLER_EPOCH and kind in {"create", "set"}:
-            self._on_controller_epoch(ControllerEpoch(int(data or b"0")), session)
-        elif path.endswith("/state") and kind in {"create", "set"}:
-            self._on_state(path, data, session)
-        elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3 and kind == "delete":
-            self._forget(path.rpartition("/")[2])
+        name = name_of_state(path)
+        if name is not None and node is not None:
+            self._on_state(name, node, kind, path, session)
+        elif session != OPERATOR_SESSION:
+            wrong = invariants.only_the_elected_writes(kind, path, session, self._elected_session)
+            self.require("S7", wrong)
+        if path == epoch_znode.PATH and node is not None:
+            self._on_controller_epoch(node, session)
+        elif path.startswith(f"{broker_id.PARENT}/") and kind == "create" and node is not None:
+            self._on_registration(path, node)
+        elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
+            self._on_topic(path, node)
 
-    def on_leader(self, name: TopicPartition, epoch: LeaderEpoch, broker: BrokerId) -> None:
-        self.note("leads", broker, name, epoch)
-        life = self._lives.get(name.topic, 0)
-        key = (TopicPartition(f"{name.topic}#{life}", name.partition), epoch)
-        first = self._leaders.setdefault(key, broker)
-        self._require(first == broker, "one-leader", f"{name} epoch {epoch}: brokers {first} and {broker} both lead")
-
-    def on_request_accepted(self, broker: BrokerId, controller_epoch: ControllerEpoch) -> None:
-        self.note("accepts", broker, controller_epoch)
-        self._require(
-            controller_epoch in self._elected, "one-controller", f"epoch {controller_epoch} was never elected"
-        )
-
-    def _on_controller_epoch(self, epoch: ControllerEpoch, session: int) -> None:
-        if epoch == 0:
+    def _on_controller_epoch(self, node: Node, session: int) -> None:
+        try:
+            epoch = epoch_znode.decode(epoch_znode.PATH, node.data)
+        except ZNodeError:
+            return  # the operator's junk
+        if session == OPERATOR_SESSION or epoch == INITIAL_CONTROLLER_EPOCH:
             return
-        self._require(
-            epoch == self.controller_epoch + 1,
-            "epochs-rise",
-            f"controller epoch went from {self.controller_epoch} to {epoch}",
-        )
+        self.require("S5", invariants.controller_epoch_rises(self.controller_epoch, epoch))
+        owner = self._nodes.get(controller_znode.PATH)
+        if owner is None or owner.owner != session:
+            self.require("S7", f"controller epoch {epoch} was begun by a session that does not hold /controller")
         self.controller_epoch = epoch
-        self._elected[epoch] = session
+        self._elected_session = session
         self.elections += 1
 
-    def _on_state(self, path: str, data: bytes | None, session: int) -> None:
-        state = partition_state.decode(path, data)
-        _, _, _, topic, _, number, _ = path.split("/")
-        name = TopicPartition(topic, int(number))
-        before = self._states.get(name)
-        self._states[name] = state
-        self._require(state.leader == NO_LEADER or state.leader in state.isr, "leader-in-isr", f"{name}: {state}")
-        assigned = topic_znode.decode(topic, self._read(topic_znode.path(topic))).partitions[name.partition].replicas
-        self._require(
-            bool(state.isr) and set(state.isr) <= set(assigned), "isr-in-ar", f"{name}: {state}, AR {assigned}"
-        )
+    def _on_registration(self, path: str, node: Node) -> None:
+        try:
+            broker = broker_id.id_of(path)
+        except ZNodeError:
+            return
+        epoch = BrokerEpoch(node.czxid)
+        before = self._broker_epochs.get(broker)
         if before is not None:
-            self._require(
-                state.leader_epoch >= before.leader_epoch and state.controller_epoch >= before.controller_epoch,
-                "epochs-rise",
-                f"{name}: from {before} to {state}",
-            )
-            if state.leader_epoch == before.leader_epoch:
+            self.require("S5", invariants.broker_epoch_rises(broker, before, epoch))
+        self._broker_epochs[broker] = epoch
+
+    def _on_topic(self, path: str, node: Node | None) -> None:
+        topic = path.rpartition("/")[2]
+        if node is None:
+            self._assigned.pop(topic, None)
+            self._lives.pop(topic, None)
+            for name in [name for name in self._states if name.topic == topic]:
+                del self._states[name]
+            return
+        self._lives[topic] = node.czxid
+        try:
+            self._assigned[topic] = topic_znode.decode(path, node.data).partitions
+        except ZNodeError:
+            pass  # the operator's junk: what was right before it is still meant
+
+    def _on_state(self, name: TopicPartition, node: Node, kind: str, path: str, session: int) -> None:
+        try:
+            after = partition_state.decode(path, node.data)
+        except ZNodeError:
+            return  # the operator's junk
+        known = self._states.get(name)
+        self._states[name] = (after, node.version)
+        self._written.setdefault(name, set()).add((invariants.anybodys(after), node.version))
+        if session == OPERATOR_SESSION:
+            return
+        assigned = self._assigned.get(name.topic, {}).get(name.partition)
+        self.require("S6", invariants.state_is_sound(name, after, assigned))
+        if known is not None:
+            before, version = known
+            self.require("S5", invariants.leader_epoch_rises(name, before, after))
+            self.require("S5", invariants.zk_version_rises(name, version, node.version))
+            if after.leader_epoch == before.leader_epoch:
                 return  # the leader's own ISR write
-        writer = self._elected.get(state.controller_epoch)
-        self._require(
-            writer == session,
-            "one-controller",
-            f"{name}: epoch {state.controller_epoch} is session {writer}'s, not {session}'s",
-        )
-        self._require(
-            state.controller_epoch == self.controller_epoch,
-            "no-zombie",
-            f"{name}: written under epoch {state.controller_epoch}, {self.controller_epoch} is elected",
-        )
+            unclean = name.topic in self.unclean_allowed
+            self.require("S6", invariants.leader_comes_from_isr(name, before, after, unclean_allowed=unclean))
+        self.require("S7", invariants.only_the_elected_writes(kind, path, session, self._elected_session))
+        self.require("S7", invariants.state_of_the_elected(name, after, self.controller_epoch))
 
-    def _forget(self, topic: str) -> None:
-        """A topic that is created again has a new life, with leader epochs from 0."""
-        self._lives[topic] = self._lives.get(topic, 0) + 1
-        for name in [name for name in self._states if name.topic == topic]:
-            del self._states[name]
+    # --- a host sent, a broker obeyed ---
 
-    def _require(self, holds: bool, invariant: str, about: str) -> None:
-        if not holds:
-            raise Violation(f"{invariant} at {self._clock.monotonic():.3f} s: {about}")
+    def on_sent(self, host: str, frame: bytes, own_epoch: ControllerEpoch | None) -> None:
+        epoch = controller_epoch_of(frame)
+        if epoch is not None:
+            try:
+                self.require("S15", invariants.sender_is_active(host, epoch, own_epoch))
+            except Violation as error:
+                self.fail(error)
+
+    def on_obeyed(self, broker: BrokerId, api_key: ApiKey, request: Fence, known: Fence) -> None:
+        self.note(broker, "obeys", api_key.name, *request)
+        self.require("S8", invariants.request_is_current(broker, request, known))
+
+    def on_order(
+        self, broker: BrokerId, name: TopicPartition, told: tuple[LeaderAndIsr, int], known: int | None
+    ) -> None:
+        state = told[0]
+        self.note(broker, "follows order", name, state)
+        self.require("S8", invariants.order_is_newer(broker, name, state.leader_epoch, known))
+        self.require("order", invariants.told_is_written(broker, name, told, self._written.get(name, ())))
+        if state.leader == broker:
+            leadership = Leadership(self._lives.get(name.topic, 0), name, state.leader_epoch)
+            self.require("S4", invariants.one_leader(self._acting, leadership, broker))
+            self._acting[leadership] = broker
+
+    def on_stop(self, broker: BrokerId, name: TopicPartition, epoch: int, known: int | None, *, delete: bool) -> None:
+        self.note(broker, "deletes" if delete else "stops", name, epoch)
+        self.require("S8", invariants.stop_is_current(broker, name, epoch, known))
+        if delete:
+            state = self._states.get(name)
+            leaves = name.topic not in self._lives or delete_topics.path(name.topic) in self._nodes
+            isr = () if state is None else state[0].isr
+            wrong = invariants.deleted_is_not_needed(broker, name, isr, topic_leaves=leaves)
+            self.require("S8", wrong)
+
+    # --- between events ---
+
+    def on_controller(self, broker: BrokerId, *, is_active: bool, gauges: Callable[[], Mapping[str, float]]) -> None:
+        if not is_active:
+            self.require("S15", invariants.resigned_is_empty(broker, is_active=is_active, gauges=gauges()))
+
+
+def controller_epoch_of(frame: bytes) -> ControllerEpoch | None:
+    """Of a control request as it leaves: size, header (flexible, as all that we send), controller id, its epoch."""
+    if len(frame) < 14 or int.from_bytes(frame[4:6], "big") not in CONTROL_REQUESTS:
+        return None
+    start = 14 + max(int.from_bytes(frame[12:14], "big", signed=True), 0) + 1
+    return ControllerEpoch(int.from_bytes(frame[start + 4 : start + 8], "big"))

@@ -2,7 +2,9 @@
 
 Each host gets its own view (`SimulatedNetwork.host(name)`), which is a ports.Network: the code under test cannot tell
 it from sockets. Streams keep their order. A host that dies takes its streams with it: its own code may still run its
-`finally` blocks, but nothing that they write reaches anybody, as after kill -9.
+`finally` blocks, but nothing that they write reaches anybody, as after kill -9. What is written into a cut vanishes;
+a stream that lost something is reset when the cut is mended, because bytes after a gap would make no sense. A host that
+refuses is alive behind a closed listener: it keeps the connections that it opened itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from klamm.model.ports import Listening, ProtocolFactory
 
 EPHEMERAL_PORTS_FROM: Final = 40_000
 
+Tap = Callable[[str, str, bytes], None]
+"""Told of what the side that connected sends, and when: source, target, bytes."""
+
 
 class SimulatedNetwork:
     def __init__(self, rng: random.Random, delay: tuple[float, float] = (0.0001, 0.002)) -> None:
@@ -25,7 +30,10 @@ class SimulatedNetwork:
         self._streams: list[tuple[_End, _End]] = []
         self._cuts: set[tuple[str, str]] = set()
         self._dead: set[str] = set()
+        self._refusing: set[str] = set()
+        self._stalled_until: dict[str, float] = {}
         self._next_port = EPHEMERAL_PORTS_FROM
+        self.tap: Tap | None = None
 
     def host(self, name: str) -> Host:
         return Host(self, name)
@@ -41,7 +49,38 @@ class SimulatedNetwork:
         self._cuts.add((source, target))
 
     def heal(self) -> None:
+        """Everything: cuts are mended, nobody refuses or stalls."""
         self._cuts.clear()
+        self._refusing.clear()
+        self._stalled_until.clear()
+        self._reset(lambda client, server: client.lossy or server.lossy)
+
+    def mend(self, one: str, other: str) -> None:
+        self._cuts -= {(one, other), (other, one)}
+        pair = {one, other}
+        self._reset(lambda c, s: (c.lossy or s.lossy) and {c.owner, s.owner} == pair)
+
+    def refuse(self, name: str) -> None:
+        """The listeners of a host that lives close: who was connected to them is reset, who connects is refused."""
+        self._refusing.add(name)
+        self._reset(lambda client, server: server.owner == name)
+
+    def accept(self, name: str) -> None:
+        self._refusing.discard(name)
+
+    def stall(self, name: str, seconds: float) -> None:
+        """What the host sends or is sent from now on arrives only then: a long pause, or a network that hangs."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._stalled_until[name] = max(until, self._stalled_until.get(name, 0.0))
+
+    def stalled_until(self, one: str, other: str) -> float:
+        return max(self._stalled_until.get(one, 0.0), self._stalled_until.get(other, 0.0))
+
+    def _reset(self, which: Callable[[_End, _End], bool]) -> None:
+        for client, server in list(self._streams):
+            if which(client, server):
+                for end in (client, server):
+                    asyncio.get_running_loop().call_later(self.delay(), end.reset)
 
     def kill(self, name: str) -> None:
         """The host dies at once: peers see a reset, its own side sees nothing more."""
@@ -68,13 +107,13 @@ class SimulatedNetwork:
     async def connect(self, source: str, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         await asyncio.sleep(self.delay())
         listener = self._listeners.get((host, port))
-        if listener is None:
+        if listener is None or listener[0] in self._refusing:
             raise ConnectionRefusedError(111, f"{host}:{port} refused")
         target, accept = listener
         if not (self.reaches(source, target) and self.reaches(target, source)):
             await asyncio.sleep(3600)  # packets vanish: the caller's own timeout decides
             raise TimeoutError(f"{host}:{port} does not answer")
-        client, server = _End(self, source, target), _End(self, target, source)
+        client, server = _End(self, source, target, tapped=True), _End(self, target, source)
         client.peer, server.peer = server, client
         self._streams.append((client, server))
         server.attach(accept())
@@ -118,11 +157,14 @@ class _Listener:
 class _End(asyncio.Transport):
     """One end of a stream. What is written arrives at the peer after a delay, in order."""
 
-    def __init__(self, network: SimulatedNetwork, owner: str, other: str) -> None:
+    def __init__(self, network: SimulatedNetwork, owner: str, other: str, *, tapped: bool = False) -> None:
         super().__init__({"peername": (other, 0), "sockname": (owner, 0)})
         self._network = network
         self.owner = owner
         self._other = other
+        self._tapped = tapped
+        self._loop = asyncio.get_running_loop()
+        self.lossy = False
         self.peer: _End | None = None
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
@@ -139,16 +181,19 @@ class _End(asyncio.Transport):
         if self._closing or self._gone or not data:
             return
         payload = bytes(data)
-        self._to_peer(lambda peer: peer._receive(payload))
+        network = self._network
+        if self._tapped and network.tap is not None and network.reaches(self.owner, self.owner):
+            network.tap(self.owner, self._other, payload)
+        self._to_peer(_End._receive, payload)
 
     def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(bytes(chunk) for chunk in list_of_data))
+        self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._to_peer(lambda peer: peer._lost(None))
-            asyncio.get_running_loop().call_soon(self._lost, None)
+            self._to_peer(_End._lost, None)
+            self._loop.call_soon(self._lost, None)
 
     def abort(self) -> None:
         self.close()
@@ -194,19 +239,23 @@ class _End(asyncio.Transport):
         self._gone = True
         self._network.forget(self)
         if self.peer is not None:
-            asyncio.get_running_loop().call_later(
-                self._network.delay(), self.peer._lost, ConnectionResetError(104, "reset by peer")
-            )
+            self._loop.call_later(self._network.delay(), self.peer.reset)
 
-    def _to_peer(self, action: Callable[[_End], None]) -> None:
-        loop = asyncio.get_running_loop()
-        peer = self.peer
-        if peer is None or not self._network.reaches(self.owner, self._other):
+    def reset(self) -> None:
+        self._lost(ConnectionResetError(104, "reset by peer"))
+
+    def _to_peer(self, action: Callable[[_End, Any], None], argument: Any) -> None:
+        loop, network, peer = self._loop, self._network, self.peer
+        if peer is None:
+            return
+        if not network.reaches(self.owner, self._other):
+            self.lossy = True
             return
         # Later than everything sent before it: streams keep their order whatever the delays are.
         # Strictly later, because timers of one moment fire in no particular order.
-        self._arrival = max(loop.time() + self._network.delay(), self._arrival + 1e-6)
-        loop.call_at(self._arrival, action, peer)
+        due = max(loop.time(), network.stalled_until(self.owner, self._other)) + network.delay()
+        self._arrival = max(due, self._arrival + 1e-6)
+        loop.call_at(self._arrival, action, peer, argument)
 
     def _receive(self, data: bytes) -> None:
         if self._gone or self._closing:

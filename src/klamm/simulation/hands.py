@@ -1,0 +1,65 @@
+"""Hands on ZooKeeper's tree without a session: what an operator writes, and what the simulation reads.
+
+Direct, so that an operator's own connection troubles do not blur what the controllers make of a write. Watches fire and
+the checker hears as with any write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from klamm.model.errors import ZooKeeperError
+from klamm.model.ports import OPEN_ACL
+from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.server.access import Caller
+from klamm.zookeeper.server.rules import SEQUENTIAL, Create, Delete, Operation, SetData
+from klamm.zookeeper.server.service import ZooKeeperService
+from klamm.zookeeper.server.tree import Node
+
+
+class Hands:
+    def __init__(self, service: ZooKeeperService) -> None:
+        self._service = service
+        self._caller = Caller()
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        return self._service.database.tree.nodes
+
+    def read(self, path: str) -> bytes | None:
+        node = self.nodes.get(path)
+        return None if node is None else node.data
+
+    def children(self, path: str) -> list[str]:
+        node = self.nodes.get(path)
+        return sorted(node.children or ()) if node is not None else []
+
+    def put(self, path: str, data: bytes | None) -> None:
+        """Create or overwrite, with missing parents."""
+        if path in self.nodes:
+            self._write(SetData(path, data, -1))
+            return
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self.nodes:
+            self.put(parent, None)
+        self._write(Create(OpCode.CREATE, path, data, OPEN_ACL, 0))
+
+    def put_sequential(self, prefix: str, data: bytes | None) -> None:
+        parent = prefix.rpartition("/")[0]
+        if parent not in self.nodes:
+            self.put(parent, None)
+        self._write(Create(OpCode.CREATE, prefix, data, OPEN_ACL, SEQUENTIAL))
+
+    def remove(self, path: str) -> None:
+        """With everything below it; not there is fine."""
+        for child in self.children(path):
+            self.remove(f"{path}/{child}")
+        if path in self.nodes:
+            self._write(Delete(path, -1))
+
+    def _write(self, operation: Operation) -> None:
+        try:
+            self._service.database.write(operation, self._caller)
+        except ZooKeeperError as error:
+            raise AssertionError(f"{operation} of the simulation itself failed") from error
+        self._service.flush()

@@ -1,0 +1,216 @@
+"""One process of the simulated cluster: a session, a simulated broker, a real controller. `kill` is kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+from klamm.controller.controller import Controller
+from klamm.model.brokers import Broker, Endpoint
+from klamm.model.config import BrokerConfig
+from klamm.model.errors import KafkaError, NodeExists, ZooKeeperError
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.ports import CreateMode
+from klamm.net.listener import Listener
+from klamm.simulation.broker import SimulatedBroker, Trouble
+from klamm.simulation.isr import IsrUpkeep
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import broker_id, log_dir_event, registration
+from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
+
+if TYPE_CHECKING:
+    from klamm.simulation.cluster import SimulatedCluster
+
+ZOOKEEPER_HOST: Final = "zookeeper"
+ZOOKEEPER_PORT: Final = 2181
+BROKER_PORT: Final = 9092
+LISTENER: Final = "PLAINTEXT"
+SESSION_TIMEOUT_MS: Final = 6_000
+FRAME_BYTES_MAX: Final = 100 << 20
+SHUTDOWN_TRIES: Final = 3
+
+
+class Node:
+    def __init__(self, cluster: SimulatedCluster, broker: BrokerId) -> None:
+        self._cluster = cluster
+        self.id = broker
+        self.host = f"broker-{broker}"
+        self.trouble = Trouble()
+        self.zk: ZooKeeperClient | None = None
+        self.broker: SimulatedBroker | None = None
+        self.controller: Controller | None = None
+        self.metrics = MetricsRegistry()
+        self.life = 0
+        self._task: asyncio.Task[None] | None = None
+        self._start_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    @property
+    def acts(self) -> bool:
+        """As controller."""
+        return self.controller is not None and self.controller.is_active
+
+    # --- life ---
+
+    def start(self) -> None:
+        if self.runs:
+            return
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        self.life += 1
+        self._cluster.checker.note("start", self.id)
+        self._cluster.network.revive(self.host)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"{self.host} life {self.life}")
+
+    def start_later(self, seconds: float) -> None:
+        self._start_timer = asyncio.get_running_loop().call_later(seconds, self.start)
+
+    async def kill(self) -> None:
+        """Dead for the network first: what its `finally` blocks still send reaches nobody."""
+        self._cluster.network.kill(self.host)
+        self.controller = self.broker = self.zk = None
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Stop with the session closed, so that the registration goes at once; whether anybody was asked or not."""
+        if self.zk is not None and self.zk.session_id:
+            self._cluster.server.expire(self.zk.session_id)
+        await self.kill()
+
+    async def _run(self) -> None:
+        """As under a supervisor: a start that failed for ZooKeeper's sake is tried again. Anything else is a bug."""
+        while True:
+            try:
+                await self._live()
+            except ZooKeeperError as error:
+                self._cluster.checker.note("start failed", self.id, type(error).__name__)
+                await asyncio.sleep(1)
+            except Exception as error:
+                self._cluster.checker.fail(error)
+                raise
+
+    async def _live(self) -> None:
+        cluster = self._cluster
+        network = cluster.network.host(self.host)
+        rng = random.Random(f"{cluster.scenario.seed} {self.host} {self.life}")
+        config = BrokerConfig(
+            broker_id=self.id,
+            zookeeper_connect=f"{ZOOKEEPER_HOST}:{ZOOKEEPER_PORT}",
+            listeners=(f"{LISTENER}://{self.host}:{BROKER_PORT}",),
+        )
+        async with AsyncExitStack() as stack:
+            zk = ZooKeeperClient(network, cluster.clock, rng, config.zookeeper_connect, SESSION_TIMEOUT_MS)
+            await _connect(zk)
+            self.zk = zk
+            stack.push_async_callback(zk.close)
+            for path in PERSISTENT_PATHS:
+                await zk.ensure_path(path)
+            broker = SimulatedBroker(self.id, rng, cluster.checker, self.trouble)
+            listener = Listener(
+                network,
+                LISTENER,
+                self.host,
+                BROKER_PORT,
+                broker.handle,
+                privileged=True,
+                frame_bytes_max=FRAME_BYTES_MAX,
+            )
+            await listener.bind()
+            stack.push_async_callback(listener.close)
+            document = broker_id.encode(
+                Broker(self.id, (Endpoint(LISTENER, self.host, BROKER_PORT),)), cluster.clock.wall_ms()
+            )
+
+            async def register() -> None:
+                while True:
+                    try:
+                        broker.epoch = await registration.register(zk, self.id, document)
+                        return
+                    except NodeExists:
+                        cluster.checker.reached("registration of a former session in the way")
+                        await asyncio.sleep(0.5)  # our former life's session has not ended yet
+
+            await register()
+            listener.serve()
+            self.broker = broker
+            upkeep = IsrUpkeep(broker, zk, rng, cluster.checker, cluster.fetches)
+            keeper = asyncio.create_task(upkeep.run(), name=f"{self.host} ISRs")
+            stack.push_async_callback(_ended, keeper)
+            keeper.add_done_callback(self._keeper_ended)
+            self.metrics = MetricsRegistry()
+            self.controller = Controller(
+                config, cluster.clock, rng, zk, network, cluster.checker, self.metrics, register
+            )
+            await stack.enter_async_context(self.controller.running())
+            await asyncio.get_running_loop().create_future()
+
+    def _keeper_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._cluster.checker.fail(error)
+
+    # --- what it does besides ---
+
+    async def shut_down(self) -> None:
+        """Controlled, as a broker does it: ask the controller to take the leaderships, a few times, then go."""
+        life, broker = self.life, self.broker
+        assert broker is not None
+        for _ in range(SHUTDOWN_TRIES):
+            acting = next((node for node in self._cluster.nodes if node.acts), None)
+            if acting is not None:
+                try:
+                    controller = acting.controller
+                    assert controller is not None
+                    remaining = await self._cluster.call(
+                        f"controlled shutdown of {self.id}",
+                        acting,
+                        controller.controlled_shutdown(self.id, broker.epoch),
+                    )
+                    if not remaining:
+                        break
+                except (KafkaError, ConnectionError):
+                    pass
+            await asyncio.sleep(0.5)
+        if self.life == life and self.runs:
+            await self.leave()
+            self.start_later(self._cluster.random.uniform(0.1, 8.0))
+
+    async def fail_directory(self) -> None:
+        """Some replicas are lost; the broker lives on and says so."""
+        broker, zk = self.broker, self.zk
+        if broker is None or zk is None or not broker.roles:
+            return
+        names = sorted(broker.roles)
+        broker.offline.update(self._cluster.random.sample(names, self._cluster.random.randint(1, len(names))))
+        document = log_dir_event.encode(self.id)
+        while self.broker is broker:
+            try:
+                await zk.create(log_dir_event.PREFIX, document, CreateMode.PERSISTENT_SEQUENTIAL)
+                return
+            except ZooKeeperError:
+                await asyncio.sleep(0.2)
+
+    def offline(self) -> set[TopicPartition]:
+        return set() if self.broker is None else self.broker.offline
+
+
+async def _connect(zk: ZooKeeperClient) -> None:
+    while True:
+        try:
+            await zk.start()
+            return
+        except ZooKeeperError:
+            await asyncio.sleep(0.2)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,314 @@
+"""The operator: asks for everything that can be asked for, by znode and by call, and makes mistakes.
+
+Bad data that nobody but a person can mend is mended at the end, or earlier; until then the controllers have to live
+with it. Which of all this happens, and when, is the scenario's choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.controller.controller import Controller
+from klamm.model.errors import KafkaError, ZNodeError
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.partition import Assignment
+from klamm.zookeeper.znodes import (
+    broker_id,
+    candidates,
+    config,
+    config_change,
+    delete_topics,
+    isr_change,
+    log_dir_event,
+    partition_state,
+    preferred_replica_election,
+    reassign_partitions,
+)
+from klamm.zookeeper.znodes import controller as controller_znode
+from klamm.zookeeper.znodes import controller_epoch as epoch_znode
+from klamm.zookeeper.znodes import topic as topic_znode
+
+if TYPE_CHECKING:
+    from klamm.simulation.cluster import SimulatedCluster
+
+JUNK: Final = (
+    b"",
+    b"not json",
+    b"[]",
+    b"null",
+    b"\xff\xfe{",
+    b'{"version":1}',
+    b'{"version":"one","partitions":7}',
+    b'{"version":2,"partitions":{"x":[1]}}',
+    b'{"version":1,"partitions":[{"topic":"t"}]}',
+    b'{"leader":"1","leader_epoch":[],"isr":{},"controller_epoch":null,"brokerid":"x"}',
+)
+PARTITIONS_MAX: Final = 8
+MENDED_AFTER_SECONDS: Final = (1.0, 12.0)
+
+
+class Operator:
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._random = cluster.random
+        self._hands = cluster.hands
+        self._mends: list[Callable[[], None]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._created = 0
+        self.states_were_edited = False
+        self.removed_by_hand: set[str] = set()
+        """Topics whose names are not used again: without an id, nobody can tell the new topic from the old one."""
+
+    def actions(self) -> dict[str, Callable[[], None]]:
+        return {
+            "create": self.create,
+            "create again": self.create_again,
+            "delete": self.delete,
+            "delete unknown": self.delete_unknown,
+            "remove topic znode": self.remove_topic_znode,
+            "grow": self.grow,
+            "reassign by znode": self.reassign_by_znode,
+            "reassign": self.reassign,
+            "reassign again": self.reassign_again,
+            "cancel": self.cancel,
+            "list reassignments": self.list_reassignments,
+            "elect preferred by znode": self.elect_preferred_by_znode,
+            "elect preferred": self.elect_preferred,
+            "elect unclean": self.elect_unclean,
+            "allow unclean": self.allow_unclean,
+            "move controller": self.move_controller,
+            "junk topic": self.junk_topic,
+            "junk new topic": self.junk_new_topic,
+            "junk state": self.junk_state,
+            "junk reassignment": lambda: self._junk_at(reassign_partitions.PATH),
+            "junk preferred election": lambda: self._junk_at(preferred_replica_election.PATH),
+            "junk registration": self.junk_registration,
+            "junk broker": lambda: self._junk_at(f"{broker_id.PARENT}/x{self._random.randint(0, 9)}"),
+            "junk candidate": lambda: self._junk_at(f"{candidates.PARENT}/x{self._random.randint(0, 9)}"),
+            "junk notifications": self.junk_notifications,
+        }
+
+    # --- topics ---
+
+    def create(self) -> None:
+        self._put_topic(f"topic-{self._created}")
+        self._created += 1
+
+    def create_again(self) -> None:
+        """Under a name that was there before, if one was deleted."""
+        names = [name for i in range(self._created) if (name := f"topic-{i}") not in self.removed_by_hand]
+        gone = [name for name in names if topic_znode.path(name) not in self._hands.nodes]
+        if gone:
+            self._put_topic(self._random.choice(gone))
+
+    def _put_topic(self, name: str) -> None:
+        count = self._random.randint(1, self._cluster.scenario.partitions)
+        document = topic_znode.encode({n: Assignment(self._some_brokers()) for n in range(count)})
+        self._hands.put(topic_znode.path(name), document)
+
+    def delete(self) -> None:
+        if topic := self._some_topic():
+            self._hands.put(delete_topics.path(topic), None)
+
+    def delete_unknown(self) -> None:
+        self._hands.put(delete_topics.path("nobody-knows"), None)
+
+    def remove_topic_znode(self) -> None:
+        """Behind the controller's back: the topic is gone (design section 8)."""
+        if topic := self._some_topic():
+            self.removed_by_hand.add(topic)
+            self._hands.remove(topic_znode.path(topic))
+
+    def grow(self) -> None:
+        topic = self._some_topic()
+        found = self._partitions(topic) if topic else {}
+        if topic and 0 < len(found) < PARTITIONS_MAX:
+            added = {len(found) + i: Assignment(self._some_brokers()) for i in range(self._random.randint(1, 2))}
+            self._hands.put(topic_znode.path(topic), topic_znode.encode({**found, **added}))
+
+    # --- reassignments ---
+
+    def reassign_by_znode(self) -> None:
+        """As the old tool: while a request is there, no other is made. Sometimes it names what does not exist."""
+        if reassign_partitions.PATH in self._hands.nodes:
+            return
+        targets = self._targets()
+        if self._random.random() < 0.2:
+            targets[TopicPartition("nobody-knows", 0)] = (BrokerId(1),)
+        if self._random.random() < 0.1:
+            targets[TopicPartition(self._some_topic() or "x", 0)] = (BrokerId(99), BrokerId(1))
+        if targets:
+            self._hands.put(reassign_partitions.PATH, reassign_partitions.encode(targets))
+
+    def reassign(self) -> None:
+        targets = self._targets()
+        self._call("reassign", lambda controller: controller.alter_partition_reassignments(targets))
+
+    def reassign_again(self) -> None:
+        """Override what is on its way."""
+        targets = {name: self._some_brokers() for name in self._moving()}
+        self._call("override", lambda controller: controller.alter_partition_reassignments(targets))
+
+    def cancel(self) -> None:
+        targets = dict.fromkeys(self._moving() or self._targets())
+        self._call("cancel", lambda controller: controller.alter_partition_reassignments(targets))
+
+    def list_reassignments(self) -> None:
+        self._call("list", lambda controller: controller.list_partition_reassignments(None))
+
+    # --- elections ---
+
+    def elect_preferred_by_znode(self) -> None:
+        if preferred_replica_election.PATH not in self._hands.nodes:
+            document = preferred_replica_election.encode([*self._some_partitions(), TopicPartition("nobody-knows", 3)])
+            self._hands.put(preferred_replica_election.PATH, document)
+
+    def elect_preferred(self) -> None:
+        names = None if self._random.random() < 0.3 else self._some_partitions()
+        self._call("elect preferred", lambda controller: controller.elect_leaders(names, unclean=False))
+
+    def elect_unclean(self) -> None:
+        names = self._some_partitions()
+        self._cluster.checker.unclean_allowed.update(name.topic for name in names)
+        self._call("elect unclean", lambda controller: controller.elect_leaders(names, unclean=True))
+
+    def allow_unclean(self) -> None:
+        if topic := self._some_topic():
+            self._cluster.checker.unclean_allowed.add(topic)
+            self._hands.put(config.topic_path(topic), config.encode({"unclean.leader.election.enable": "true"}))
+            self._hands.put_sequential(config_change.PREFIX, config_change.encode(f"topics/{topic}"))
+
+    def move_controller(self) -> None:
+        self._hands.remove(controller_znode.PATH)
+
+    # --- mistakes ---
+
+    def junk_topic(self) -> None:
+        if topic := self._some_topic():
+            self._overwrite(topic_znode.path(topic))
+
+    def junk_new_topic(self) -> None:
+        self._junk_at(topic_znode.path(f"junk-{self._random.randint(0, 9)}"))
+
+    def junk_state(self) -> None:
+        names = [name for name in self._some_partitions() if partition_state.path(name) in self._hands.nodes]
+        if names:
+            self.states_were_edited = True
+            self._overwrite(partition_state.path(names[0]))
+
+    def junk_registration(self) -> None:
+        registered = self._hands.children(broker_id.PARENT)
+        if registered:
+            self._overwrite(f"{broker_id.PARENT}/{self._random.choice(registered)}")
+
+    def junk_notifications(self) -> None:
+        for prefix in (isr_change.PREFIX, log_dir_event.PREFIX):
+            self._hands.put_sequential(prefix, self._random.choice(JUNK))
+
+    def junk_controller(self) -> None:
+        if controller_znode.PATH in self._hands.nodes:
+            self._hands.put(controller_znode.PATH, self._random.choice((*JUNK, b'{"version":1,"brokerid":99}')))
+
+    def junk_epoch(self) -> None:
+        if epoch_znode.PATH in self._hands.nodes:
+            self._hands.put(epoch_znode.PATH, self._random.choice(JUNK))
+
+    def mend(self) -> None:
+        """Everything that only a person can, and that nobody has yet."""
+        for mend in list(self._mends):
+            self._mend_now(mend)
+
+    def _mend_now(self, mend: Callable[[], None]) -> None:
+        if mend in self._mends:
+            self._mends.remove(mend)
+            mend()
+
+    def _overwrite(self, path: str) -> None:
+        """Mended by what stood there, if it is still that node and still that junk."""
+        before, junk = self._hands.nodes[path], self._random.choice(JUNK)
+        czxid, data = before.czxid, before.data
+
+        def mend() -> None:
+            node = self._hands.nodes.get(path)
+            if node is not None and node.czxid == czxid and node.data == junk:
+                self._hands.put(path, data)
+
+        if data not in JUNK:
+            self._hands.put(path, junk)
+            self._mend_later(mend)
+
+    def _junk_at(self, path: str) -> None:
+        """Mended by taking it away, if it is still there."""
+        junk = self._random.choice(JUNK)
+
+        def mend() -> None:
+            if path in self._hands.nodes and self._hands.read(path) == junk:
+                self._hands.remove(path)
+
+        if path not in self._hands.nodes:
+            self._hands.put(path, junk)
+            self._mend_later(mend)
+
+    def _mend_later(self, mend: Callable[[], None]) -> None:
+        self._mends.append(mend)
+        if self._random.random() < 0.5:
+            delay = self._random.uniform(*MENDED_AFTER_SECONDS)
+            asyncio.get_running_loop().call_later(delay, self._mend_now, mend)
+
+    # --- calls ---
+
+    def _call(self, what: str, ask: Callable[[Controller], Awaitable[Any]]) -> None:
+        """Of the acting controller, or of somebody who is none, as a client with old metadata does."""
+        nodes = [node for node in self._cluster.nodes if node.controller is not None]
+        acting = [node for node in nodes if node.acts]
+        if not nodes:
+            return
+        node = acting[0] if acting and self._random.random() < 0.9 else self._random.choice(nodes)
+        controller = node.controller
+        assert controller is not None
+
+        async def call() -> None:
+            try:
+                await self._cluster.call(what, node, ask(controller))
+            except KafkaError as error:
+                self._cluster.checker.note(what, "refused", error.code.name)
+
+        task = asyncio.get_running_loop().create_task(call())
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._cluster.checker.fail(error)
+
+    # --- choices ---
+
+    def _some_brokers(self) -> tuple[BrokerId, ...]:
+        brokers = [node.id for node in self._cluster.nodes]
+        return tuple(self._random.sample(brokers, self._random.choice((1, 2, 2, 3, 3, 3))))
+
+    def _some_topic(self) -> str | None:
+        marked = self._hands.children(delete_topics.PARENT)
+        names = [n for n in self._hands.children(topic_znode.PARENT) if n not in marked and n.startswith("topic-")]
+        return self._random.choice(names) if names else None
+
+    def _partitions(self, topic: str) -> Mapping[int, Assignment]:
+        path = topic_znode.path(topic)
+        try:
+            return topic_znode.decode(path, self._hands.read(path)).partitions
+        except ZNodeError:
+            return {}
+
+    def _some_partitions(self) -> list[TopicPartition]:
+        names = [TopicPartition(t, n) for t in {self._some_topic(): None} if t for n in self._partitions(t)]
+        return self._random.sample(names, self._random.randint(1, len(names))) if names else []
+
+    def _moving(self) -> list[TopicPartition]:
+        topics = self._hands.children(topic_znode.PARENT)
+        return [TopicPartition(t, n) for t in topics for n, a in self._partitions(t).items() if a.is_being_reassigned]
+
+    def _targets(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+        return {name: self._some_brokers() for name in (*self._some_partitions(), *self._some_partitions())}

@@ -1,0 +1,171 @@
+"""What goes wrong by itself: processes, disks, sessions, networks, ZooKeeper. Everything passes, at the latest with the
+end of the scenario."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from klamm.simulation.node import SESSION_TIMEOUT_MS, ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
+
+if TYPE_CHECKING:
+    from klamm.simulation.cluster import SimulatedCluster
+
+SESSION_SECONDS = SESSION_TIMEOUT_MS / 1000
+
+
+class Troubles:
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._random = cluster.random
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outage: asyncio.Task[None] | None = None
+
+    def kinds(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {
+            "crash": self.crash,
+            "crash of the controller": self.crash_controller,
+            "bounce": self.bounce,
+            "expiry": self.expiry,
+            "connection cut": self.connection_cut,
+            "partition": self.partition,
+            "stall": self.stall,
+            "refusal": self.refusal,
+            "slow broker": self.slow_broker,
+            "lossy broker": self.lossy_broker,
+            "directory failure": self.directory_failure,
+            "controlled shutdown": self.controlled_shutdown,
+            "ZooKeeper outage": self.outage,
+        }
+
+    async def crash(self) -> None:
+        """Back after less or more than a session's life; sometimes ZooKeeper is late to end the session."""
+        if victim := self._victim():
+            session = victim.zk.session_id if victim.zk is not None else 0
+            await victim.kill()
+            if self._random.random() < 0.3:
+                self._keep_alive(session, self._random.uniform(1, 2) * SESSION_SECONDS)
+            victim.start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
+
+    async def crash_controller(self) -> None:
+        acting = [node for node in self._cluster.nodes if node.acts]
+        if acting and len(self._running()) > 1:
+            await acting[0].kill()
+            acting[0].start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
+
+    async def bounce(self) -> None:
+        """Gone and back within moments: the controller sees one change, or none."""
+        if victim := self._victim():
+            await victim.leave()
+            victim.start_later(self._random.choice((0.0, 0.01, 0.1)))
+
+    async def expiry(self) -> None:
+        """Of a session whose process lives."""
+        victims = [node for node in self._running() if node.zk is not None and node.zk.session_id]
+        if victims:
+            victim = self._random.choice(victims)
+            assert victim.zk is not None
+            self._cluster.server.expire(victim.zk.session_id)
+
+    async def connection_cut(self) -> None:
+        victims = [node for node in self._running() if node.zk is not None]
+        if victims:
+            victim = self._random.choice(victims)
+            assert victim.zk is not None
+            self._cluster.server.cut(victim.zk.session_id)
+
+    async def partition(self) -> None:
+        """Between the controller and a broker, or any two; both ways or one."""
+        nodes = self._cluster.nodes
+        one = next((node for node in nodes if node.acts), self._random.choice(nodes))
+        other = self._random.choice([node for node in nodes if node is not one])
+        self._cluster.network.cut(one.host, other.host)
+        if self._random.random() < 0.7:
+            self._cluster.network.cut(other.host, one.host)
+        self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.mend(one.host, other.host))
+
+    async def stall(self) -> None:
+        """A process that hangs, its controller above all: everything it says or hears comes late."""
+        acting = [node for node in self._cluster.nodes if node.acts]
+        victim = acting[0] if acting and self._random.random() < 0.6 else self._victim()
+        if victim is not None:
+            self._cluster.network.stall(victim.host, self._random.uniform(0.2, 2 * SESSION_SECONDS))
+
+    async def refusal(self) -> None:
+        """A listener that refuses although its broker lives (design D11)."""
+        if victim := self._victim():
+            self._cluster.network.refuse(victim.host)
+            self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.accept(victim.host))
+
+    async def slow_broker(self) -> None:
+        if victim := self._victim():
+            victim.trouble.seconds_late = self._random.uniform(0.5, 3)
+            self._later(self._random.uniform(3, 12), lambda: setattr(victim.trouble, "seconds_late", 0.0))
+
+    async def lossy_broker(self) -> None:
+        def mend(node: Node) -> None:
+            node.trouble.lose_request = node.trouble.lose_reply = 0.0
+
+        if victim := self._victim():
+            victim.trouble.lose_request = victim.trouble.lose_reply = 0.2
+            self._later(self._random.uniform(3, 12), lambda: mend(victim))
+
+    async def directory_failure(self) -> None:
+        if victim := self._victim():
+            self._spawn(victim.fail_directory())
+
+    async def controlled_shutdown(self) -> None:
+        victims = [node for node in self._running() if node.broker is not None]
+        if len(victims) > 1:
+            self._spawn(self._random.choice(victims).shut_down())
+
+    async def outage(self) -> None:
+        """Of the whole ensemble, shorter than a session mostly; its sessions outlive it."""
+        if self._outage is None or self._outage.done():
+            self._outage = self._spawn(self._stop_zookeeper(self._random.uniform(0.1, 1.2) * SESSION_SECONDS))
+
+    async def end(self) -> None:
+        """What lasts is over now."""
+        if self._outage is not None:
+            await asyncio.gather(self._outage)
+        self._cluster.network.heal()
+        for node in self._cluster.nodes:
+            node.trouble.end()
+
+    # --- inside ---
+
+    async def _stop_zookeeper(self, seconds: float) -> None:
+        server = self._cluster.server
+        await server.stop()
+        await asyncio.sleep(seconds)
+        await server.start(ZOOKEEPER_HOST, ZOOKEEPER_PORT)
+
+    def _keep_alive(self, session_id: int, seconds: float) -> None:
+        """ZooKeeper believes to have heard of it: its end comes late."""
+        service = self._cluster.server.service
+        session = service.sessions.get(session_id)
+        if session is not None:
+            service.sessions.touch(session, service.database.now_ms() + int(seconds * 1000))
+
+    def _running(self) -> list[Node]:
+        return [node for node in self._cluster.nodes if node.runs]
+
+    def _victim(self) -> Node | None:
+        """Somebody stays alive."""
+        running = self._running()
+        return self._random.choice(running) if len(running) > 1 else None
+
+    def _later(self, seconds: float, end: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, end)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._cluster.checker.fail(error)
