@@ -1,0 +1,139 @@
+"""Change notifications: sequential nodes below one parent that tell everybody what to read again.
+
+Configuration, ACLs and delegation tokens are announced this way. Each node is handled once, in the order of its number,
+by everybody who listens; an error in one is reported and does not keep the next from being handled. Nobody deletes a
+node that he has read, because others have not; whoever finds one older than 15 minutes removes it. Before a listener's
+first look nothing counts as handled: what was changed before it started is handled too.
+
+A watch only says that there is something new. What is handled follows from the numbers, so a merged event, a lost
+connection or a new session is made good by the next look. Reference: controller.md sections 1.2 and 1.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from klamm.model.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
+from klamm.model.ports import OPEN_ACL, Acl, Clock, CreateMode, Delete, Node, WatchEvent, ZooKeeper
+
+log = logging.getLogger(__name__)
+
+PURGED_AFTER_MS: Final = 15 * 60 * 1000
+RETRY_AFTER: Final = 0.1
+SEQUENCE_DIGITS: Final = 10
+
+Handle = Callable[[str, bytes | None], Awaitable[None]]
+"""Path and content of a notification."""
+
+
+async def announce(zookeeper: ZooKeeper, prefix: str, data: bytes, acl: tuple[Acl, ...] = OPEN_ACL) -> str:
+    """The next notification, and its parent if that is missing. One made twice, after a lost reply, is harmless."""
+    while True:
+        try:
+            path, _ = await zookeeper.create(prefix, data, CreateMode.PERSISTENT_SEQUENTIAL, acl)
+            return path
+        except NoNode:
+            await zookeeper.ensure_path(prefix.rpartition("/")[0])
+        except ConnectionLoss:
+            continue
+
+
+class ChangeNotifications:
+    def __init__(self, zookeeper: ZooKeeper, clock: Clock, prefix: str, handle: Handle) -> None:
+        self.last_handled = -1
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._parent, _, self._name = prefix.rpartition("/")
+        self._handle = handle
+        self._wake = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ChangeNotifications]:
+        self._zookeeper.add_session_listener(self)
+        self._wake.set()
+        task = asyncio.create_task(self._run(), name=f"notifications of {self._parent}")
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Handle what is new, purge what is old, watch for more. Raises ConnectionLoss, SessionExpired."""
+        paths = await self._paths()
+        nodes = await self._zookeeper.get_many(paths)
+        for path, node in zip(paths, nodes, strict=True):
+            number = _number(path)
+            if node is not None and number > self.last_handled:
+                await self._handle_one(path, node)
+                self.last_handled = number
+        await self._purge([path for path, node in zip(paths, nodes, strict=True) if node and self._is_old(node)])
+
+    # --- SessionListener ---
+
+    async def before_new_session(self) -> None:
+        pass
+
+    async def after_new_session(self) -> None:
+        self._wake.set()  # the watch has gone with the session
+
+    async def on_auth_failure(self) -> None:
+        pass
+
+    # --- inside ---
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.look()
+            except SessionExpired:
+                continue  # until there is a new one
+            except ZooKeeperError as error:
+                log.warning("%s: will look again: %s", self._parent, error)
+                self._wake.set()
+                await asyncio.sleep(RETRY_AFTER)
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._wake.set()
+
+    async def _paths(self) -> list[str]:
+        try:
+            names = await self._zookeeper.children(self._parent, self._on_event)
+        except NoNode:
+            await self._zookeeper.ensure_path(self._parent)
+            names = await self._zookeeper.children(self._parent, self._on_event)
+        return sorted(
+            (f"{self._parent}/{name}" for name in names if _is_numbered(name, self._name)),
+            key=_number,
+        )
+
+    async def _handle_one(self, path: str, node: Node) -> None:
+        try:
+            await self._handle(path, node.data)
+        except (ConnectionLoss, SessionExpired):
+            raise  # not its fault: it comes again
+        except Exception:
+            log.exception("%s: not handled", path)
+
+    def _is_old(self, node: Node) -> bool:
+        return self._clock.wall_ms() - node.stat.ctime_ms > PURGED_AFTER_MS
+
+    async def _purge(self, paths: list[str]) -> None:
+        """What somebody else purges at the same time fails a whole multi; the rest goes with the next look."""
+        if paths:
+            await self._zookeeper.write_many([Delete(path) for path in paths])
+
+
+def _is_numbered(name: str, prefix: str) -> bool:
+    number = name.removeprefix(prefix)
+    return name.startswith(prefix) and len(number) == SEQUENCE_DIGITS and number.isascii() and number.isdigit()
+
+
+def _number(path: str) -> int:
+    return int(path[-SEQUENCE_DIGITS:])

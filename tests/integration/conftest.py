@@ -1,0 +1,56 @@
+"""Clients of ZooKeeper below a chroot of each test's own, on our server and on the real one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+
+SESSION_TIMEOUT_MS = 6000
+Connect = Callable[..., Any]
+roots = (f"/test-{n}" for n in itertools.count())
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["ours", "real"])
+async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    if request.param == "ours":
+        async with MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1)).running() as ours:
+            yield ours.address
+        return
+    if why := available():
+        pytest.fail(why)  # the real server is the judge: without it this proves nothing
+    async with EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), force_sync=False).running() as real:
+        yield real.connect_string
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def connect(address: str) -> AsyncIterator[Connect]:
+    """Further clients below the test's own chroot, closed at its end."""
+    root = next(roots)
+    async with AsyncExitStack() as stack:
+
+        async def connect(**options: Any) -> ZooKeeperClient:
+            client = ZooKeeperClient(
+                AsyncioNetwork(), SystemClock(), Random(7), address + root, SESSION_TIMEOUT_MS, **options
+            )
+            return await stack.enter_async_context(client.running())
+
+        await (await connect()).ensure_path("/")
+        yield connect
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def zk(connect: Connect) -> ZooKeeperClient:
+    client: ZooKeeperClient = await connect()
+    return client
