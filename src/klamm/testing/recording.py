@@ -1,0 +1,92 @@
+"""Stub brokers that keep every control request they get, and answer it as a broker that obeys.
+
+They hold no replica: what a controller decides, commits and says is all that is seen. A script plays their part in the
+rest (ISR changes are written as a leader writes them). Registered in ZooKeeper like real brokers; a *life* is one
+registration, so that two clusters are comparable although their broker epochs (czxids) are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from klamm.bench.stubs import HOST, LISTENER, StubBroker
+from klamm.model.brokers import Broker, Endpoint
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import TopicPartition
+from klamm.model.ports import Buffer, Clock, Create, CreateMode, Delete, Network, Set, Stat
+from klamm.model.requests import RequestContext
+from klamm.wire import control
+from klamm.wire.apis import ApiKey
+from klamm.wire.connection import RequestHeader
+from klamm.wire.messages import decode_request, encode_response
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import broker_id
+
+
+class Received(NamedTuple):
+    api_key: ApiKey
+    version: int
+    body: bytes
+
+
+class RecordingBroker(StubBroker):
+    def __init__(self, broker: int, network: Network, clock: Clock, connect: Callable[[], ZooKeeperClient]) -> None:
+        super().__init__(broker, network, clock, connect)
+        self.requests: list[Received] = []
+        self.failed: set[TopicPartition] = set()
+        """Replicas on a log directory that has failed: LeaderAndIsr is answered so."""
+        self._lives: list[int] = []
+
+    @property
+    def epoch(self) -> int:
+        return self._lives[-1]
+
+    def life(self, epoch: int) -> int:
+        """1 for its first registration, and so on; the epoch itself where it is none of them."""
+        return self._lives.index(epoch) + 1 if epoch in self._lives else epoch
+
+    async def register(self) -> None:
+        await super().register()
+        assert self._zk is not None
+        self._lives.append((await self._zk.get(broker_id.path(self.id))).stat.czxid)
+
+    async def bounce(self) -> None:
+        """A restart so quick that no controller can see the gap: one transaction."""
+        assert self._zk is not None
+        path = broker_id.path(self.id)
+        create = Create(path, None, CreateMode.EPHEMERAL)
+        *_, written = await self._zk.multi([Delete(path), create, Set(path, self._document(()), 0)])
+        assert isinstance(written, Stat), written
+        self._lives.append(written.czxid)
+
+    async def advertise(self, *more: Endpoint) -> None:
+        """Other endpoints under the same registration."""
+        assert self._zk is not None
+        await self._zk.set(broker_id.path(self.id), self._document(more))
+
+    def _document(self, more: Sequence[Endpoint]) -> bytes:
+        endpoint = Endpoint(LISTENER, HOST, self._listener.port)
+        return broker_id.encode(Broker(self.id, (endpoint, *more)), self._clock.wall_ms())
+
+    async def _handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        await super()._handle(context, header, body)
+        self.requests.append(Received(header.api_key, header.api_version, bytes(body)))
+        request = decode_request(header.api_key, header.api_version, body)
+        return [encode_response(self._answer(header.api_key, request), header.api_version)]
+
+    def _answer(self, api_key: ApiKey, request: object) -> object:
+        if api_key is ApiKey.UPDATE_METADATA:
+            return control.UpdateMetadataResponse(error_code=0)
+        if api_key is ApiKey.STOP_REPLICA:
+            cls = control.StopReplicaResponse
+            answered = {name: ErrorCode.NONE for name, _, _ in control.iter_stopped_replicas(request)}
+        else:
+            cls = control.LeaderAndIsrResponse
+            told = [TopicPartition(topic, s.partition_index) for topic, s in control.iter_partition_states(request)]
+            answered = {name: ErrorCode.KAFKA_STORAGE_ERROR if name in self.failed else ErrorCode.NONE for name in told}
+        errors = [
+            cls.PartitionError(topic_name=topic, partition_index=partition, error_code=int(error))
+            for (topic, partition), error in answered.items()
+        ]
+        return cls(error_code=0, partition_errors=errors)
