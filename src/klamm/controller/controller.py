@@ -4,8 +4,9 @@ Every broker has one; most of the time it only watches. Rules of its life, all o
 
 - *Reconsider*, whenever anything about the office changed: look at it (`office`); resign if it is no longer ours or its
   fence is broken; without it, judge who shall hold it (`succession`) and stand, take over, wait or leave it.
-- *Fail over*: see `term`. Any failure in it, and any unexpected exception later: resign, delete /controller fenced,
-  stand again after 1, 2, 4 ... 30 s. The process lives on as a broker (design D14).
+- *Fail over*: see `term`. Any failure in it, and any unexpected exception later (design D14): if it is about one znode,
+  that one is quarantined and we load anew without it; else resign, delete /controller fenced, and stand again after 1,
+  2, 4 ... 30 s. The process lives on as a broker.
 - *Resign*: drop the term with all it holds. Watches that still fire find nobody active.
 - *Expiry*: the queue is emptied and the resignation done before the client opens a new session; then the broker
   registers again and stands again.
@@ -41,6 +42,7 @@ from klamm.controller.events import (
     TakeOver,
 )
 from klamm.controller.office import NOBODY, Epoch, Holder, Office, Won
+from klamm.controller.quarantine import Quarantine, offender
 from klamm.controller.queue import ControllerEventQueue
 from klamm.controller.records import Recorder
 from klamm.controller.statistics import (
@@ -95,6 +97,7 @@ class Controller:
         self._recorder = Recorder(events_sink, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
         self._office = Office(zk, clock, self._broker, self._on_watch)
+        self._quarantine = Quarantine(zk, clock, self._recorder, self._broker)
         self._candidacy = Candidacy(config, clock, zk, self._recorder, self._on_watch)
         self._vigil = Vigil(
             config, clock, network, zk, self._recorder, enqueue=self._queue.put_nowait, on_crash=self._on_crash
@@ -165,13 +168,20 @@ class Controller:
             self._counts(),
             term.deletions() if term else (),
             term.reassignments.waiting() if term else (),
+            tuple((entry.path, entry.reason) for entry in self._quarantine.entries()),
         )
 
     # --- life ---
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Controller]:
-        register_gauges(self._metrics, lambda: self.is_active, lambda: self._queue.state, self._counts)
+        register_gauges(
+            self._metrics,
+            is_active=lambda: self.is_active,
+            state=lambda: self._queue.state,
+            counts=self._counts,
+            quarantined=lambda: len(self._quarantine),
+        )
         self._zk.add_session_listener(self)
         try:
             async with self._queue.running():
@@ -237,7 +247,8 @@ class Controller:
             except Exception as error:
                 log.exception("%r failed", event)
                 event.preempt()
-                await self._fail(event, error)
+                if not await self._isolate(event, error):
+                    await self._fail(event, error)
                 return
 
     async def _dispatch(self, event: ControllerEvent) -> None:
@@ -332,6 +343,7 @@ class Controller:
         self._term = term = self._new_term(Committer(self._zk, won.epoch, won.zk_version))
         self._active_controller_id = self._broker
         try:
+            await self._quarantine.load(term.committer)
             await term.fail_over(cause)
         except ConnectionLoss as lost:
             # Half a load is none. The node is ours still; standing again replaces it, with a new epoch.
@@ -372,6 +384,7 @@ class Controller:
             enqueue=self._queue.put_nowait,
             wait_until_heard=self._wait_until_heard,
             unclean_elections=self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec"),
+            quarantine=self._quarantine,
         )
 
     # --- the end of a term ---
@@ -386,6 +399,16 @@ class Controller:
         if self._active_controller_id == self._broker:
             self._active_controller_id = NOBODY
         partition_state.clear_caches()
+
+    async def _isolate(self, event: ControllerEvent, error: Exception) -> bool:
+        """Unexpected, but about one znode: without it we go on, under a new epoch. Nobody else need fail of it."""
+        term = self._term
+        path = None if term is None else offender(event, error, term.context)
+        if term is None or path is None or not await self._quarantine.add(path, error, term.committer):
+            return False
+        await self._resign(f"{path} is quarantined: {type(error).__name__}: {error}")
+        self._queue.put_nowait(Reconsider())
+        return True
 
     async def _fail(self, event: ControllerEvent, error: Exception) -> None:
         """Unexpected: give the office back, so that somebody else can try, and stand again later."""

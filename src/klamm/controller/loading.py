@@ -12,6 +12,7 @@ from typing import Final, TypeVar, cast
 
 from klamm.controller.commit import Observed, state_paths, until_connected
 from klamm.controller.context import ControllerContext, PartitionIndex
+from klamm.controller.quarantine import Quarantine
 from klamm.controller.records import Recorder
 from klamm.controller.steps import chunked
 from klamm.model.brokers import Broker, LiveBroker
@@ -38,8 +39,11 @@ TOPICS_WINDOW: Final = 20
 class Reader:
     """Reads of the active controller, each setting the watch again that its event came from."""
 
-    def __init__(self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str]) -> None:
+    def __init__(
+        self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str], quarantine: Quarantine
+    ) -> None:
         self._zk = zk
+        self._quarantine = quarantine
         self._watch = watch
         self._recorder = recorder
         self._listeners = sorted(listeners)
@@ -53,10 +57,12 @@ class Reader:
             return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
 
     async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
-        return await until_connected(lambda: self._zk.get_many(paths)) if paths else []
+        nodes = await until_connected(lambda: self._zk.get_many(paths)) if paths else []
+        return self._quarantine.visible(paths, nodes)
 
     async def watched(self, paths: Sequence[str]) -> list[Node | None]:
-        return await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
+        nodes = await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
+        return self._quarantine.visible(paths, nodes)
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
         """Registrations with their epochs. One that cannot be read is nobody, until it is mended; but a broker that we

@@ -19,6 +19,7 @@ STATS: Final = "ControllerStats"
 OFFICE: Final = ("klamm.controller", "Office")
 MOVED: Final = "MovedPerSec"
 HEALED: Final = "HealedPerSec"
+QUARANTINED: Final = "QuarantinedCount"
 GAUGES: Final = {
     "GlobalTopicCount": "topics",
     "GlobalPartitionCount": "partitions",
@@ -46,6 +47,8 @@ class ControllerStatistics(NamedTuple):
     """Topics being deleted, and what each waits for."""
     reassignments: tuple[tuple[str, str], ...]
     """Partitions being reassigned, and what each waits for."""
+    quarantined: tuple[tuple[str, str], ...]
+    """Znodes that made a controller fail and are skipped until they change, and how."""
 
 
 class OfficeMeters:
@@ -64,7 +67,12 @@ class OfficeMeters:
 
 
 def register_gauges(
-    metrics: MetricsRegistry, is_active: Callable[[], bool], state: Callable[[], int], counts: Callable[[], Counts]
+    metrics: MetricsRegistry,
+    *,
+    is_active: Callable[[], bool],
+    state: Callable[[], int],
+    counts: Callable[[], Counts],
+    quarantined: Callable[[], int],
 ) -> None:
     def count_of(field: str) -> float:
         return float(getattr(counts(), field))
@@ -72,6 +80,7 @@ def register_gauges(
     metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
     for name in (MOVED, HEALED):
         metrics.meter(*OFFICE, name)
+    metrics.read(*OFFICE, QUARANTINED, lambda: float(quarantined()))
     metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
     metrics.read(GROUP, TYPE, "ControllerState", lambda: float(state()))
     for name, field in GAUGES.items():
@@ -82,5 +91,5 @@ def remove_gauges(metrics: MetricsRegistry) -> None:
     for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
         metrics.remove(GROUP, TYPE, name)
     metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
-    for name in (MOVED, HEALED):
+    for name in (MOVED, HEALED, QUARANTINED):
         metrics.remove(*OFFICE, name)

@@ -47,6 +47,7 @@ from klamm.controller.events import (
 from klamm.controller.execution import StepRunner
 from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online
 from klamm.controller.loading import Reader, load
+from klamm.controller.quarantine import Quarantine
 from klamm.controller.reassignment_events import Reassignments
 from klamm.controller.records import Recorder
 from klamm.controller.steps import Decision, Move
@@ -79,6 +80,7 @@ class Term:
         enqueue: Callable[[ControllerEvent], None],
         wait_until_heard: Callable[[], Awaitable[None]],
         unclean_elections: Meter,
+        quarantine: Quarantine,
     ) -> None:
         self.context = ControllerContext()
         self.epoch: ControllerEpoch = committer.controller_epoch
@@ -90,7 +92,7 @@ class Term:
         self._recorder = recorder
         self._enqueue = enqueue
         listeners = frozenset({config.control_plane_listener, config.inter_broker_listener})
-        self._reader = Reader(zk, watch, recorder, listeners)
+        self._reader = Reader(zk, watch, recorder, listeners, quarantine)
         self._encoder = RequestEncoder(config, self.context, self.epoch)
         self.runner = StepRunner(
             self.context,

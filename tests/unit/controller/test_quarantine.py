@@ -1,0 +1,170 @@
+"""A fault that is about one znode: the controller leads the others, and nobody fails of it twice (design D14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from klamm.controller import execution, leadership
+from klamm.controller.context import ControllerContext
+from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
+from klamm.controller.quarantine import QUARANTINED_MAX, offender
+from klamm.model.ids import BrokerId
+from klamm.zookeeper.znodes import quarantine
+from klamm.zookeeper.znodes import topic as topic_znode
+
+from .scenario import Scenario
+
+
+def explode_on(monkeypatch: pytest.MonkeyPatch, *topics: str) -> Callable[[], None]:
+    """Nothing of these topics can be decided: their first state, nor a new leader. Returns the cure."""
+    first_state, offline_rule = execution.first_state, leadership.offline_rule
+
+    def first(view: ControllerContext, partition: int, *rest: Any) -> Any:
+        if view.topic_of(partition) in topics:
+            raise RuntimeError("a bug")
+        return first_state(view, partition, *rest)
+
+    def offline(view: ControllerContext, *rest: Any, **more: Any) -> Any:
+        rule = offline_rule(view, *rest, **more)
+
+        def decide(partition: int, state: Any) -> Any:
+            if view.topic_of(partition) in topics:
+                raise RuntimeError("a bug")
+            return rule(partition, state)
+
+        return decide
+
+    monkeypatch.setattr(execution, "first_state", first)
+    monkeypatch.setattr(leadership, "offline_rule", offline)
+    return monkeypatch.undo
+
+
+async def test_a_topic_that_cannot_be_decided_is_set_aside_and_the_others_are_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("good", [1, 2]))
+        cure = explode_on(monkeypatch, "bad")
+        await scenario.after(lambda: scenario.create_topic("bad", [1, 2]))
+        assert scenario.controller.is_active
+        assert scenario.controller.controller_epoch == 6  # a new term, without giving the office away
+        assert not scenario.sink.decisions("controller-failed")
+        (recorded,) = scenario.sink.decisions("quarantined")
+        assert (recorded.cause, recorded.detail) == ("/brokers/topics/bad", "RuntimeError: a bug")
+        assert scenario.controller.statistics().quarantined == (("/brokers/topics/bad", "RuntimeError: a bug"),)
+        assert scenario.metrics.value("klamm.controller", "Office", "QuarantinedCount") == 1
+
+        # It goes on leading the others.
+        await scenario.after(lambda: scenario.stop_broker(1))
+        assert scenario.state("good", 0)[0] == 2
+        await scenario.after(lambda: scenario.create_topic("later", [2]))
+        assert scenario.state("later", 0)[0] == 2
+        assert scenario.controller.controller_epoch == 6
+
+        # Deleting it would leave its bytes on the brokers: the marker is erased like that of a topic nobody knows.
+        await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/bad"))
+        assert "/brokers/topics/bad" in scenario.zk.tree.nodes
+
+        # It is mended, and a topic like any other.
+        cure()
+        await scenario.after(lambda: scenario.create_topic("bad", [2]))
+        assert scenario.state("bad", 0)[0] == 2
+        assert scenario.controller.statistics().quarantined == ()
+        assert len(scenario.sink.decisions("quarantine-ended")) == 1
+
+
+async def test_a_fault_in_the_fail_over_and_the_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    scenario.prepare(1, 2)
+    for topic in ("bad", "good"):
+        scenario.create_topic(topic, [7, 1])
+        scenario.put_state(topic, 0, 7, 3, [7, 1], 4)
+    explode_on(monkeypatch, "bad")
+    async with scenario.controller.running():
+        await scenario.settle()
+        assert scenario.controller.is_active
+        assert scenario.state("good", 0)[0] == 1
+        assert scenario.state("bad", 0)[0] == -1  # out of the ISR before the election, which failed
+        assert len(scenario.sink.decisions("quarantined")) == 1
+
+    # Another broker is elected: it skips what its predecessor set aside.
+    heir = Scenario(scenario.zk.tree, session_id=2)
+    async with heir.controller.running():
+        await heir.settle()
+        assert heir.controller.is_active
+        assert heir.sink.decisions("quarantined") == []
+        assert [kept.cause for kept in heir.sink.decisions("quarantine-kept")] == ["/brokers/topics/bad"]
+        assert heir.controller.controller_epoch == scenario.controller._office._greatest_seen + 1
+
+    # What has changed since is forgotten, junk in the list as well.
+    monkeypatch.undo()
+    scenario.create_topic("bad", [7, 1])
+    scenario.zk.put(f"{quarantine.PARENT}/junk", "junk")
+    last = Scenario(scenario.zk.tree, session_id=3)
+    async with last.controller.running():
+        await last.settle()
+        assert last.controller.statistics().quarantined == ()
+        assert scenario.zk.tree.children(quarantine.PARENT) == []
+        assert last.state("bad", 0)[0] == 1
+
+
+async def test_content_that_no_codec_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = topic_znode.decode
+
+    def buggy(path: str, data: bytes | None) -> Any:
+        if data and b"poison" in data:
+            raise TypeError("unhashable")
+        return decode(path, data)
+
+    monkeypatch.setattr(topic_znode, "decode", buggy)
+    async with Scenario().running(1) as scenario:
+        await scenario.after(lambda: scenario.zk.put("/brokers/topics/bad", '{"poison":1}'))
+        assert scenario.controller.statistics().quarantined == (("/brokers/topics/bad", "TypeError: unhashable"),)
+        await scenario.after(lambda: scenario.create_topic("good", [1]))
+        assert scenario.state("good", 0)[0] == 1
+        assert not scenario.sink.decisions("controller-failed")
+
+
+async def test_a_fault_that_meets_them_all_is_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Scenario().running(1) as scenario:
+        names = [f"t{number:02}" for number in range(QUARANTINED_MAX + 2)]
+        explode_on(monkeypatch, *names)
+
+        def create() -> None:
+            for name in names:
+                scenario.create_topic(name, [1])
+
+        await scenario.after(create)
+        assert len(scenario.sink.decisions("quarantined")) == QUARANTINED_MAX
+        assert len(scenario.sink.decisions("controller-failed")) == 1  # it backs off, and somebody else may try
+        assert scenario.controller.statistics().quarantined == ()
+        assert scenario.zk.tree.children(quarantine.PARENT) == []
+        assert "/controller" not in scenario.zk.tree.nodes
+
+
+async def test_a_deposed_controller_writes_no_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Scenario().running(1) as scenario:
+        explode_on(monkeypatch, "bad")
+
+        def overtake() -> None:
+            scenario.zk.tree.watches = {k: w for k, w in scenario.zk.tree.watches.items() if "controller" not in k[1]}
+            scenario.zk.remove("/controller")
+            scenario.zk.put("/controller", '{"version":1,"brokerid":1,"timestamp":"0"}', owner=1001)
+            scenario.zk.put("/controller_epoch", "9")
+            scenario.create_topic("bad", [1])
+
+        await scenario.after(overtake)
+        assert len(scenario.sink.decisions("quarantined")) == 1
+        assert quarantine.path("/brokers/topics/bad") not in scenario.zk.tree.nodes
+        assert not scenario.controller.is_active
+
+
+def test_what_an_event_names_when_the_code_names_nothing() -> None:
+    context = ControllerContext()
+    error = RuntimeError("raised nowhere")
+    assert offender(BalanceLeaders(), error, context) is None
+    assert offender(ZkPartitionReassignment(), error, context) == "/admin/reassign_partitions"
+    assert offender(BrokerModifications(BrokerId(3)), error, context) == "/brokers/ids/3"
