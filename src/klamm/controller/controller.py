@@ -168,6 +168,7 @@ class Controller:
             self._counts(),
             term.deletions() if term else (),
             term.reassignments.waiting() if term else (),
+            term.schedule.describe() if term else (),
             tuple((entry.path, entry.reason) for entry in self._quarantine.entries()),
         )
 

@@ -47,6 +47,8 @@ class ControllerStatistics(NamedTuple):
     """Topics being deleted, and what each waits for."""
     reassignments: tuple[tuple[str, str], ...]
     """Partitions being reassigned, and what each waits for."""
+    schedule: tuple[tuple[str, str], ...]
+    """What we do by the clock, how often, or why not."""
     quarantined: tuple[tuple[str, str], ...]
     """Znodes that made a controller fail and are skipped until they change, and how."""
 

@@ -7,7 +7,6 @@ nothing of it can act under the next one.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -50,6 +49,7 @@ from klamm.controller.loading import Reader, load
 from klamm.controller.quarantine import Quarantine
 from klamm.controller.reassignment_events import Reassignments
 from klamm.controller.records import Recorder
+from klamm.controller.schedule import Schedule, entries_of
 from klamm.controller.steps import Decision, Move
 from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig, topic_defaults
@@ -60,9 +60,6 @@ from klamm.telemetry.metrics import Meter
 from klamm.zookeeper.znodes import broker_id, config_change, delete_topics, isr_change, log_dir_event
 from klamm.zookeeper.znodes import topic as topic_znode
 
-RETRY_INTERVAL_S: Final = 30.0
-"""Slow on purpose: what it retries waits for a broker or a disk, and an operator reads minutes, not seconds."""
-FIRST_BALANCE_S: Final = 5.0
 GC_THRESHOLD_WHILE_LOADING: Final = 100_000
 
 
@@ -106,7 +103,7 @@ class Term:
         parts = (self.context, self.epoch, self._reader, self.runner, recorder)
         self.reassignments = Reassignments(*parts)
         self._elections = Elections(*parts)
-        self._timers: list[asyncio.Task[None]] = []
+        self.schedule = Schedule(entries_of(config, has_work=self._has_work), enqueue)
 
     # --- beginning and end ---
 
@@ -123,6 +120,7 @@ class Term:
             await load(self.context, self._reader)
         finally:
             gc.set_threshold(*thresholds)
+        gc.collect(1)  # else what is garbage by now would stay for ever
         gc.freeze()
         for live in self.context.brokers.values():
             self._channels.open(live)
@@ -136,9 +134,7 @@ class Term:
             deletion.on_topic_deletion(self.context, self.epoch, marked, enabled=enabled, cause=cause, retry=True)
         )
         await self._elections.on_znode()
-        self._timers.append(asyncio.create_task(self._retry_now_and_then(), name="controller-retries"))
-        if self._config.auto_leader_rebalance_enable:
-            self._timers.append(asyncio.create_task(self._balance_now_and_then(), name="controller-balance"))
+        self.schedule.start()
         self._recorder.decision("controller-failover", cause, started=started, counts=self._sizes())
 
     def _take_over(self, cause: str) -> Decision:
@@ -151,23 +147,12 @@ class Term:
 
     async def close(self) -> None:
         """Requests that wait are dropped: the next controller tells everything again."""
-        for timer in self._timers:
-            timer.cancel()
+        self.schedule.stop()
         await self._channels.close()
-        gc.unfreeze()  # else a context would stay for ever: its parts refer to each other
+        self.context.clear()  # it is frozen; to unfreeze means a full collection, 50 ms in which nobody is served
 
-    async def _retry_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(RETRY_INTERVAL_S)
-            if self.context.deleting or self.context.reassigning or self.context.leaderless():
-                self._enqueue(RetryDeletions())
-
-    async def _balance_now_and_then(self) -> None:
-        pause = FIRST_BALANCE_S
-        while True:
-            await asyncio.sleep(pause)
-            self._enqueue(BalanceLeaders())
-            pause = self._config.leader_imbalance_check_interval_seconds
+    def _has_work(self) -> bool:
+        return bool(self.context.deleting or self.context.reassigning or self.context.leaderless())
 
     async def _tell(self, batch: RequestBatch) -> None:
         async for broker, request in self._encoder.seal(batch):

@@ -125,6 +125,12 @@ class BrokerConfig:
     controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3)
     controlled_shutdown_retry_backoff_ms: int = integer("controlled.shutdown.retry.backoff.ms", 5_000)
 
+    # Delegation tokens, which are not served yet: the controller's expiry task says so
+    delegation_token_master_key: str = text("delegation.token.master.key", "")
+    delegation_token_expiry_check_interval_ms: int = integer(
+        "delegation.token.expiry.check.interval.ms", HOUR_MS, least=1
+    )
+
     # Our own
     controller_only: bool = boolean("klamm.controller.only", False)
     """A dedicated controller node: placement gives it no replicas."""

@@ -1,0 +1,75 @@
+"""What an active controller does by the clock, as a table: started at the end of a fail-over, ended at resignation.
+
+All an entry does is enqueue its event. An entry that is switched off stays in the table and says why: what is not done
+should be seen by whoever asks, and not be missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from klamm.controller.events import BalanceLeaders, ControllerEvent, RetryDeletions
+from klamm.model.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+RETRY_INTERVAL_S: Final = 30.0
+"""Slow on purpose: what it retries waits for a broker or a disk, and an operator reads minutes, not seconds."""
+FIRST_BALANCE_S: Final = 5.0
+
+
+class Entry(NamedTuple):
+    name: str
+    first_s: float
+    every_s: float
+    event: Callable[[], ControllerEvent | None]
+    """None: nothing to do this time."""
+    off: str = ""
+    """Why it does not run."""
+
+
+def entries_of(config: BrokerConfig, *, has_work: Callable[[], bool]) -> tuple[Entry, ...]:
+    """`has_work`: is there anything that a retry could help?"""
+    check_s = float(config.leader_imbalance_check_interval_seconds)
+    expiry_s = config.delegation_token_expiry_check_interval_ms / 1000
+    no_balance = "" if config.auto_leader_rebalance_enable else "auto.leader.rebalance.enable=false"
+    no_tokens = "delegation tokens are not served" if config.delegation_token_master_key else "no master key is set"
+    return (
+        Entry("retries", RETRY_INTERVAL_S, RETRY_INTERVAL_S, lambda: RetryDeletions() if has_work() else None),
+        Entry("leader-balance", FIRST_BALANCE_S, check_s, BalanceLeaders, no_balance),
+        Entry("delegation-token-expiry", 0.0, expiry_s, lambda: None, no_tokens),
+    )
+
+
+class Schedule:
+    def __init__(self, entries: Sequence[Entry], enqueue: Callable[[ControllerEvent], None]) -> None:
+        self._entries = entries
+        self._enqueue = enqueue
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for entry in self._entries:
+            if entry.off:
+                log.info("%s does not run: %s", entry.name, entry.off)
+            else:
+                self._tasks.append(asyncio.create_task(self._run(entry), name=f"controller-{entry.name}"))
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def describe(self) -> tuple[tuple[str, str], ...]:
+        return tuple((e.name, f"off: {e.off}" if e.off else f"every {e.every_s:g} s") for e in self._entries)
+
+    async def _run(self, entry: Entry) -> None:
+        pause = entry.first_s
+        while True:
+            await asyncio.sleep(pause)
+            event = entry.event()
+            if event is not None:
+                self._enqueue(event)
+            pause = entry.every_s
