@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ import pytest
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.controller.commit import Committer
-from klamm.model.config import TopicConfig, topic_config
+from klamm.model.config import TopicConfig, read_broker_config, topic_config
 from klamm.model.errors import BadArguments, BadVersion, NodeExists, NoNode
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Create, CreateMode, Delete, Fence, Set, Stat
 from klamm.net.clock import SystemClock
+from klamm.server.broker_server import BrokerServer
+from klamm.server.runtime import real_ports
 from klamm.zookeeper.change_notifications import ChangeNotifications, announce
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.client.trees import delete_tree
@@ -311,3 +314,31 @@ async def test_registered_as_controller(zk: ZooKeeperClient) -> None:
     assert await zk.exists(controller.PATH) is not None
     await zk.write_many([Delete(controller.PATH)], Fence(controller_epoch.PATH, written.version))
     assert await zk.exists(controller.PATH) is None
+
+
+@pytest.mark.case("ZKC-18")
+async def test_a_broker_that_starts_makes_sure_of_the_persistent_paths(
+    zk: ZooKeeperClient, address: str, tmp_path: Path
+) -> None:
+    settings = {
+        "broker.id": "1",
+        "zookeeper.connect": address + zk._chroot.prefix,
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "logs"),
+        "controlled.shutdown.enable": "false",
+    }
+    async with BrokerServer(read_broker_config(settings)[0], real_ports()).running():
+        for path in (
+            "/consumers",
+            "/brokers/ids",
+            "/brokers/topics",
+            "/brokers/seqid",
+            "/config/changes",
+            *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers")),
+            "/admin/delete_topics",
+            "/isr_change_notification",
+            "/latest_producer_id_block",
+            "/log_dir_event_notification",
+        ):
+            stat = await zk.exists(path)
+            assert stat is not None and stat.ephemeral_owner == 0, path

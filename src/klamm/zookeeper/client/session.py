@@ -4,7 +4,8 @@ One task owns the connection and every timer:
 
     connect -> handshake -> (probe for multi-read) -> authenticate -> watches -> what waited -> serve -> lost -> connect
 
-- Ping when nothing was sent for 1/3 of the timeout, drop the connection when nothing was received for 2/3.
+- Ping when nothing was sent for 1/3 of the timeout, drop the connection when nothing was received for 2/3, or nothing
+  was answered for all of it.
 - Disconnected: requests wait for the next connection. What was in flight failed with ConnectionLoss.
 - Expired: a server says so (timeout 0, or another session id), or nobody could be reached for 4/3 of the timeout, which
   also ends the endless refusal by a server that lost its data. Then, in this order: every request fails with
@@ -102,7 +103,7 @@ class Session:
         self._server_has_multi_read: dict[ServerAddress, bool] = {}
         self._first_session = True
         self._announced = False
-        self._last_error = "not tried yet"
+        self._last_error = "no answer at all"
         self._keeper: asyncio.Task[None] | None = None
         self._announcement: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -281,9 +282,11 @@ class Session:
         timeout = self.timeout_ms / 1000
         while not connection.closed.done():
             now = self._clock.monotonic()
-            drop_at = connection.last_received + timeout * 2 / 3
+            # A long reply counts as life while it arrives, but not for ever: bytes that never end answer nothing.
+            drop_at = min(connection.last_received + timeout * 2 / 3, connection.last_answered + timeout)
             if now >= drop_at:
-                connection.abort(f"nothing received for {now - connection.last_received:.1f} s")
+                received, answered = now - connection.last_received, now - connection.last_answered
+                connection.abort(f"nothing received for {received:.1f} s, no answer for {answered:.1f} s")
                 # Not waiting for the transport's own notice: everything in flight has failed already.
                 return
             ping_at = connection.last_sent + timeout / 3
