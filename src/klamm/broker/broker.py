@@ -7,12 +7,15 @@ life are refused by it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
 from klamm.broker.appends import Appends
+from klamm.broker.config_changes import ConfigChanges
 from klamm.broker.controller_api import ControllerApi
+from klamm.broker.dynamic_configs import DynamicConfigs
 from klamm.broker.handlers.dispatch import Dispatcher
 from klamm.broker.handlers.services import Services
 from klamm.broker.leader_endpoint import RemoteLeader
@@ -72,6 +75,9 @@ class Broker:
             events=events,
             endpoint=self._leader_endpoint,
         )
+        self._dynamic_configs = DynamicConfigs(
+            broker_id, zk, self._configs, logs, self.replicas.leader_quota, self.replicas.follower_quota
+        )
         self._shutdown = ControlledShutdown(broker_id, config, network, clock, self.metadata)
         appends, reads = Appends(self.replicas), Reads(self.replicas)
         self.handle = Dispatcher(
@@ -126,8 +132,14 @@ class Broker:
     async def running(self) -> AsyncIterator[Broker]:
         """Logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the log manager is
         its owner's to close."""
-        async with self.replicas.running():
-            yield self
+        await self._dynamic_configs.apply_rates()
+        changed = ConfigChanges(self._zk, self._clock, self._dynamic_configs.apply)
+        async with self.replicas.running(), asyncio.TaskGroup() as tasks:
+            changes = tasks.create_task(changed.run(), name="config-changes")
+            try:
+                yield self
+            finally:
+                changes.cancel()
 
     async def controlled_shutdown(self) -> bool:
         """Before `running` ends: hand leaderships over. Orders are obeyed meanwhile, but nothing new is fetched."""

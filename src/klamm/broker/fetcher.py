@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from klamm.broker.partition import Partition
+from klamm.broker.replication_quota import ReplicationQuota, is_named
 from klamm.broker.truncation import truncation
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.log.log import Log, UnexpectedAppendOffset
@@ -99,6 +100,13 @@ class Following:
     retry_at: float = 0.0
     failures: int = 0
     """In a row."""
+    caught_up: bool = False
+    """By the last answer: nothing of what is committed is missing here."""
+
+    @property
+    def is_throttled(self) -> bool:
+        name, throttled = self.partition.topic_partition, self.log.config.follower_replication_throttled_replicas
+        return is_named(throttled, name.partition, self.partition.me)
 
 
 class Fetcher:
@@ -110,12 +118,14 @@ class Fetcher:
         endpoint: LeaderEndpoint,
         clock: Clock,
         backoff: float,
+        quota: ReplicationQuota,
         on_append: Callable[[TopicPartition], None],
     ) -> None:
         self.leader = leader
         self._endpoint = endpoint
         self._clock = clock
         self._backoff = backoff
+        self._quota = quota
         self._on_append = on_append
         self._following: dict[TopicPartition, Following] = {}
         self._changed = asyncio.Event()
@@ -259,7 +269,7 @@ class Fetcher:
     # --- fetching ---
 
     async def _fetch(self) -> bool:
-        asked = {f.partition.topic_partition: f for f in self._ready(Stage.FETCHING)}
+        asked = {f.partition.topic_partition: f for f in self._within_quota(self._ready(Stage.FETCHING))}
         if not asked:
             return False
         wanted = [
@@ -280,6 +290,15 @@ class Fetcher:
                 self._on_error(following, fetched.error)
         return True
 
+    def _within_quota(self, ready: list[Following]) -> list[Following]:
+        """Those that are throttled and behind sit out while the quota is exceeded."""
+        if not self._quota.is_exceeded():
+            return ready
+        held_back = [f for f in ready if f.is_throttled and not f.caught_up]
+        for following in held_back:
+            following.retry_at = self._clock.monotonic() + self._backoff
+        return [f for f in ready if f.retry_at <= self._clock.monotonic()]
+
     async def _long_poll(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
         """Nothing when it was given up for the sake of a new partition; its connection is closed then."""
         self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
@@ -298,6 +317,9 @@ class Fetcher:
         try:
             if len(fetched.records):
                 following.log.append_as_follower(fetched.records)
+                if following.is_throttled:
+                    self._quota.record(len(fetched.records))
+            following.caught_up = fetched.high_watermark <= following.log.log_end_offset
             moved = following.log.update_high_watermark(min(fetched.high_watermark, following.log.log_end_offset))
             start = min(fetched.log_start_offset, following.log.high_watermark)
             if start > following.log.log_start_offset:
@@ -356,11 +378,13 @@ class Fetchers:
         endpoint: Callable[[BrokerId], LeaderEndpoint],
         clock: Clock,
         backoff: float,
+        quota: ReplicationQuota,
         on_append: Callable[[TopicPartition], None],
     ) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._backoff = backoff
+        self._quota = quota
         self._on_append = on_append
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
@@ -370,7 +394,8 @@ class Fetchers:
             leader = partition.leader
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
-                fetcher = Fetcher(leader, self._endpoint(leader), self._clock, self._backoff, self._on_append)
+                endpoint = self._endpoint(leader)
+                fetcher = Fetcher(leader, endpoint, self._clock, self._backoff, self._quota, self._on_append)
                 self._fetchers[leader] = fetcher
                 self._tasks[leader] = tasks.create_task(fetcher.run(), name=f"fetcher-{leader}")
             fetcher.add(partition)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from klamm.broker.partition import Bound, Partition
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.replication_quota import is_named
 from klamm.log.log import AbortedTransaction, Log
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
@@ -101,8 +102,15 @@ class Reads:
         self.failed_requests += sum(result.error is not ErrorCode.NONE for result in results)
         if query.from_follower:
             self.replication_bytes_out += size
+            self._charge(results)
         else:
             self.bytes_out += size
+
+    def _charge(self, results: Sequence[ReadPartition]) -> None:
+        """To the quota of leaders, what throttled partitions gave."""
+        for result in results:
+            if len(result.records) and self._is_throttled(self._replicas.partitions[result.partition]):
+                self._replicas.leader_quota.record(len(result.records))
 
     # --- reading ---
 
@@ -130,7 +138,8 @@ class Reads:
     def _read(self, query: FetchQuery, entry: FetchEntry, max_bytes: int, at_least_one: bool) -> ReadPartition:
         try:
             partition, log = self._log_for(query, entry)
-            if entry.fetch_offset == partition.bound(log, query.bound):  # most partitions of most fetches
+            at_end = entry.fetch_offset == partition.bound(log, query.bound)  # most partitions of most fetches
+            if at_end or self._is_held_back(query, partition):
                 return _read_partition(entry.partition, log, b"", [] if query.read_committed else None)
             read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
             aborted = None
@@ -139,6 +148,22 @@ class Reads:
             return _read_partition(entry.partition, log, read.records, aborted)
         except KafkaError as error:
             return ReadPartition(entry.partition, error.code)
+
+    def _is_held_back(self, query: FetchQuery, partition: Partition) -> bool:
+        """A throttled follower that is not in sync gets nothing while the quota is exceeded."""
+        return (
+            query.from_follower
+            and self._is_throttled(partition)
+            and query.replica_id not in partition.isr
+            and self._replicas.leader_quota.is_exceeded()
+        )
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """What leaves this broker: the list of leaders names our own replica, not the follower's."""
+        if partition.log is None:
+            return False
+        throttled = partition.log.config.leader_replication_throttled_replicas
+        return is_named(throttled, partition.topic_partition.partition, self._replicas.me)
 
     def _record(self, broker: BrokerId, entries: Sequence[FetchEntry], results: Sequence[ReadPartition]) -> None:
         for entry, result in zip(entries, results, strict=True):
@@ -169,6 +194,8 @@ class Reads:
             partition, log = self._log_for(query, entry)
         except KafkaError:
             return True
+        if self._is_held_back(query, partition):
+            return False
         end = partition.bound(log, query.bound)
         return entry.fetch_offset != end and (entry.fetch_offset < end or entry.fetch_offset > log.log_end_offset)
 

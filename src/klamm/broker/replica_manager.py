@@ -21,6 +21,7 @@ from klamm.broker.isr_writer import IsrWriter
 from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
 from klamm.broker.partition import Partition, PartitionOrder
 from klamm.broker.purgatory import Purgatory
+from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.tallies import Tallies
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import validate_name
@@ -105,11 +106,14 @@ class ReplicaManager:
         self.tallies = Tallies()
         self.waiting_produces = Purgatory()
         self.waiting_fetches = Purgatory()
+        self.leader_quota = ReplicationQuota(clock)
+        self.follower_quota = ReplicationQuota(clock)
         self._max_lag = config.replica_lag_time_max_ms / 1000
         self._orders = asyncio.Lock()
         self._notifications = IsrNotifications(zk, clock)
         self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
-        self.fetchers = Fetchers(endpoint, clock, config.replica_fetch_backoff_ms / 1000, self.moved)
+        backoff = config.replica_fetch_backoff_ms / 1000
+        self.fetchers = Fetchers(endpoint, clock, backoff, self.follower_quota, self.moved)
         self._tasks: asyncio.TaskGroup | None = None
         self._has_orders = asyncio.Event()
 
@@ -319,13 +323,17 @@ class ReplicaManager:
             else:
                 missing.append(order)
         if missing:
+            topics, generation = {order.partition.topic for order in missing}, self._configs.generation
             try:
-                configs = await self._configs.read({order.partition.topic for order in missing})
+                configs = await self._configs.read(topics)
+                found |= await self.logs.create_many(
+                    (order.partition, configs[order.partition.topic], order.is_new) for order in missing
+                )
+                if self._configs.generation != generation:  # a change that came meanwhile met no log
+                    for topic, config in (await self._configs.read(topics)).items():
+                        self.logs.reconfigure(topic, config)
             except ZooKeeperError as error:
                 return found | {order.partition: error for order in missing}
-            found |= await self.logs.create_many(
-                (order.partition, configs[order.partition.topic], order.is_new) for order in missing
-            )
         return found
 
     def _obey(

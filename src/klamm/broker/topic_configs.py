@@ -27,6 +27,8 @@ class TopicConfigs:
         self._clock = clock
         self.defaults = defaults
         self._patience = patience
+        self.generation = 0
+        """Grows when overrides were reported to have changed: what was read before may be old."""
 
     async def read(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
         """Waits out a lost connection for a while: the controller does not repeat an order that we failed to follow.

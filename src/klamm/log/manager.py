@@ -58,6 +58,12 @@ class LogManager:
         self._closed = False
         self.on_offline: OfflineCallback | None = None
 
+    def reconfigure(self, topic: str, config: TopicConfig) -> None:
+        """Open logs take it at once; what a segment was made with stays with it."""
+        for partition, log in self._logs.items():
+            if partition.topic == topic:
+                log.config = config
+
     # --- before anything is loaded -----------------------------------------------------------------------------------
 
     def lock_directories(self) -> None:

@@ -185,6 +185,11 @@ class FakeZooKeeper:
     async def get_many(self, paths: Any) -> list[Node | None]:
         return [await self.get(path) if path in self.nodes else None for path in paths]
 
+    async def children(self, path: str, watch: Any = None) -> list[str]:
+        return [name.rpartition("/")[2] for name in self.nodes if name.rpartition("/")[0] == path]
+
+    def add_session_listener(self, listener: Any) -> None: ...
+
     async def exists(self, path: str, watch: Any = None) -> Stat | None:
         return self.stat(self.nodes[path][1]) if path in self.nodes else None
 

@@ -10,8 +10,10 @@ import pytest
 
 from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetched, Fetcher, Stage, Wanted
 from klamm.broker.partition import Partition
+from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.truncation import Truncation, truncation
 from klamm.log.leader_epochs import UNDEFINED, EpochEndOffset
+from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 
@@ -84,7 +86,8 @@ class Pair:
         self.clock = clock
         self.order = make_order
         self.woken: list[TopicPartition] = []
-        self.fetcher = Fetcher(BrokerId(2), leader, clock, 1.0, self.woken.append)
+        self.quota = ReplicationQuota(clock)
+        self.fetcher = Fetcher(BrokerId(2), leader, clock, 1.0, self.quota, self.woken.append)
 
     def follow(self, epoch: int) -> None:
         self.partition.make_follower(self.order(leader=2, epoch=epoch), self.log)
@@ -316,3 +319,32 @@ def test_truncation_table(leader: tuple[int, int], local: tuple[int, int], expec
         truncation(EpochEndOffset(*leader), EpochEndOffset(*local), log_end=200, initial_offset=33)  # type: ignore[arg-type]
         == expected
     )
+
+
+async def test_a_throttled_follower_sits_out_until_it_may_go_on(pair: Pair) -> None:
+    pair.leader.log.fill(0, 0)
+    pair.leader.log.update_high_watermark(2)
+    pair.log.config = TopicConfig(follower_replication_throttled_replicas=("0:1",))
+    pair.quota.limit = 10
+    pair.quota.record(1_000)
+    pair.follow(0)
+    await pair.steps(3)
+    assert pair.log.log_end_offset == 0
+    pair.clock.advance(12)
+    await pair.steps(1)
+    assert pair.log.log_end_offset == 2
+    assert pair.quota.rate() > 0  # and what it took is charged
+    pair.quota.record(1_000)
+    pair.leader.log.fill(0)
+    await pair.steps(1)
+    assert pair.log.log_end_offset == 3, "who is in sync is not held back"
+
+
+async def test_the_quota_is_for_those_that_are_named(pair: Pair) -> None:
+    pair.leader.log.fill(0)
+    pair.log.config = TopicConfig(follower_replication_throttled_replicas=("0:2", "1:1"))
+    pair.quota.limit = 10
+    pair.quota.record(1_000)
+    pair.follow(0)
+    await pair.steps(1)
+    assert pair.log.log_end_offset == 1

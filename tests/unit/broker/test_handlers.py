@@ -147,9 +147,6 @@ class OneBroker:
 
 @pytest.fixture
 async def one(zk: Any, logs: Any, clock: Any) -> AsyncIterator[OneBroker]:
-    async def children(path: str, watch: Any = None) -> list[str]:
-        return [name.rpartition("/")[2] for name in zk.nodes if name.rpartition("/")[0] == path]
-
     create = zk.create
 
     async def create_once(path: str, data: bytes | None = None, *args: Any) -> Any:
@@ -157,7 +154,7 @@ async def one(zk: Any, logs: Any, clock: Any) -> AsyncIterator[OneBroker]:
             raise NodeExists(path)
         return await create(path, data, *args)
 
-    zk.children, zk.create = children, create_once
+    zk.create = create_once
     broker = OneBroker(zk, logs, clock)
     async with broker.replicas.running():
         yield broker

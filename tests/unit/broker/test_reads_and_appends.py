@@ -194,3 +194,31 @@ async def test_silence_of_zookeeper_before_the_acknowledgement(leader: Leader, z
     zk.silent_for = 13
     await leader.follow(FetchEntry(A, 1, 9))
     assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_a_throttled_follower_gets_nothing_while_the_quota_is_exceeded(leader: Leader, clock: Any) -> None:
+    await leader.lead(epoch=1, isr=(1,))
+    for name in (A, B):
+        leader.logs.kept[name].config = TopicConfig(leader_replication_throttled_replicas=("0:1",))
+        await leader.appends.append([(name, b"xy")], acks=1, timeout_ms=0)
+    quota = leader.replicas.leader_quota
+    quota.limit = 1
+    both = [FetchEntry(A, 0, 100), FetchEntry(B, 0, 100)]
+    assert [len(r.records) for r in await leader.follow(*both)] == [2, 2]
+    assert quota.is_exceeded()  # by the partition that is named, partition 0
+    waiting = asyncio.create_task(leader.follow(FetchEntry(A, 0, 100), wait_ms=60_000))
+    assert [len(r.records) for r in await leader.follow(*both)] == [0, 2]
+    assert [len(r.records) for r in await leader.consume(FetchEntry(A, 0, 100))] == [2], "consumers are not concerned"
+    await turns()
+    assert not waiting.done(), "what it may not have is no news"
+    waiting.cancel()
+    clock.advance(12)
+    assert [len(r.records) for r in await leader.follow(*both)] == [2, 2]
+
+
+async def test_a_throttled_follower_in_the_isr_is_not_held_back(leader: Leader) -> None:
+    leader.logs.kept[A].config = TopicConfig(leader_replication_throttled_replicas=("*",))
+    leader.replicas.leader_quota.limit = 0
+    leader.replicas.leader_quota.record(1)
+    await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
+    assert [len(r.records) for r in await leader.follow(FetchEntry(A, 0, 100))] == [2]
