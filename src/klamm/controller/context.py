@@ -349,6 +349,16 @@ class ControllerContext:
     def mark_offline_dirs(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> None:
         self.offline_dirs.setdefault(broker, set()).update(partitions)
 
+    def clear(self) -> None:
+        """At the end of a term, so that the memory is given back at once: what a new term loads is kept out of the
+        garbage collector's sight (`gc.freeze`), and parts of a term that refer to each other would keep this."""
+        for container in (self._topics, self._topic, self._state, self._assigned, self._on, self._states):
+            container.clear()
+        for column in (self._number, self._zk_version, self._partition_state):
+            del column[:]
+        for others in (self._replica_state, self._assignments, self._leaderless, self._free, self.brokers):
+            others.clear()
+
     def counts(self) -> Counts:
         """The expensive ones range over the topics being deleted only."""
         replicas_to_delete = replicas_ineligible = topics_ineligible = 0

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[RequestBatch], Awaitable[None]]
 
 
-SLICE_PARTITIONS: Final = 1_000
+SLICE_PARTITIONS: Final = 2_000
 SLICES_IN_FLIGHT: Final = 3
 """Of a step: one is read, one is written, one is applied and told. What they do in one turn of the loop adds up, hence
 the small slices."""

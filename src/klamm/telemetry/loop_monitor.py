@@ -1,12 +1,14 @@
 """How long the event loop was held: everything in a broker shares one, ZooKeeper's heartbeat included (design D1).
 
-A task asks to be woken every few milliseconds; by how much it comes late is how long somebody held the loop. Each hold
-above the limit becomes an event, the longest is a gauge.
+A task asks to be woken every few milliseconds; by how much it comes late is how long somebody held the loop, or the
+machine was busy with others. The thread's own clock tells these apart: what it did not count, somebody else had. Each
+hold above the limit becomes an event that says both, the longest of each are gauges.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 from klamm.model.events import Decision
@@ -25,23 +27,31 @@ class LoopMonitor:
         self._broker = broker
         self._events = events
         self._longest = metrics.gauge(GROUP, "EventLoop", "LongestHoldMs")
+        self._busiest = metrics.gauge(GROUP, "EventLoop", "LongestBusyMs")
         self._holds = metrics.timer(GROUP, "EventLoop", "HoldMs")
 
     @property
     def longest_ms(self) -> float:
         return self._longest.value
 
+    @property
+    def busiest_ms(self) -> float:
+        """Of all holds, the most that this thread worked in one."""
+        return self._busiest.value
+
     async def run(self) -> None:
         while True:
-            due = self._clock.monotonic() + INTERVAL
+            due, worked = self._clock.monotonic() + INTERVAL, time.thread_time()
             await asyncio.sleep(INTERVAL)
             held = self._clock.monotonic() - due
+            busy = max(0.0, min(held, time.thread_time() - worked))
             self._longest.value = max(self._longest.value, held * 1000)
+            self._busiest.value = max(self._busiest.value, busy * 1000)
             if held > HOLD_LIMIT:
                 self._holds.update(held * 1000)
-                self._events.emit([self._event(held)])
+                self._events.emit([self._event(held, busy)])
 
-    def _event(self, held: float) -> Decision:
+    def _event(self, held: float, busy: float) -> Decision:
         return Decision(
             self._clock.wall_ms(),
             self._broker,
@@ -50,5 +60,5 @@ class LoopMonitor:
             "loop-held",
             f"the event loop was held longer than {HOLD_LIMIT * 1000:.0f} ms",
             held * 1000,
-            {},
+            {"busy_ms": round(busy * 1000)},
         )

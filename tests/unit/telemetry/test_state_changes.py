@@ -4,8 +4,9 @@ from pathlib import Path
 
 import orjson
 
-from klamm.model.events import Decision, StateChange
-from klamm.telemetry.state_changes import StateChangeWriter, formatted
+from klamm.model.events import Decision, StateChange, StateChanges
+from klamm.model.partition import LeaderAndIsr
+from klamm.telemetry.state_changes import StateChangeWriter, formatted, formatted_changes
 
 
 class FixedClock:
@@ -101,3 +102,49 @@ async def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None
     events = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
     assert [event["kind"] for event in events] == ["state-change", "state-change", "decision"]
     assert events[2]["event"] == "events-dropped" and events[2]["counts"] == {"dropped": 3}
+
+
+COLUMNS = StateChanges(
+    1_700_000_000_123,
+    9,
+    "controller",
+    5,
+    'a "cause"',
+    topics=["t", "t", "ü", "t"],
+    partitions=[0, 1, 0, 2],
+    from_states=["OfflinePartition", "OnlinePartition", "OnlinePartition", "OnlinePartition"],
+    to_states=["OnlinePartition"] * 4,
+    states=[LeaderAndIsr(2, 7, (2, 3), 5), LeaderAndIsr(-1, 8, (), 5), *[LeaderAndIsr(1, 1, (1,), 5)] * 2],
+    zk_versions=[1, 2, 3, 4],
+)
+
+
+def test_columns_are_written_as_their_records() -> None:
+    assert formatted_changes(COLUMNS) == formatted(list(COLUMNS))
+    assert formatted_changes(COLUMNS).json.count("\n") == len(COLUMNS) == 4
+    as_broker = StateChanges(
+        1,
+        2,
+        "broker",
+        3,
+        "why",
+        topics=["t", "t"],
+        partitions=[0, 1],
+        from_states=["Follower", "None"],
+        to_states=["Leader", "Follower"],
+        states=[LeaderAndIsr(2, 7, (2, 3), 5)] * 2,
+        zk_versions=[1, 1],
+    )
+    assert formatted_changes(as_broker) == formatted(list(as_broker))
+
+
+async def test_columns_and_records_keep_their_order_and_share_the_bound(tmp_path: Path) -> None:
+    writer = StateChangeWriter(str(tmp_path), 9, FixedClock(), buffer_max=7)
+    async with writer.running():
+        writer.emit([DECISION])
+        writer.emit(COLUMNS)
+        writer.emit(COLUMNS)  # two of its rows fit
+    kinds = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
+    assert [k["kind"] for k in kinds] == ["decision", *["state-change"] * 6, "decision"]
+    assert kinds[-1]["event"] == "events-dropped" and kinds[-1]["counts"] == {"dropped": 2}
+    assert writer.dropped == 2 and writer.written == 8

@@ -14,7 +14,7 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.client import ZooKeeperClient, bulk
 from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.jute import OpCode
-from klamm.zookeeper.server import MemoryZooKeeper
+from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 FENCE = Check("/controller_epoch", 7)
 
@@ -86,8 +86,9 @@ def test_an_error_in_a_read_names_its_path() -> None:
 
 
 async def test_on_a_server_sets_are_applied_or_say_who_is_to_blame() -> None:
-    async with MemoryZooKeeper().serving() as address:
-        client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), random.Random(1), f"{address}/k", 6_000)
+    ports = (AsyncioNetwork(), SystemClock(), random.Random(1))
+    async with MemoryZooKeeper(*ports).running() as server:
+        client = ZooKeeperClient(*ports, f"127.0.0.1:{server.port}/k", 6_000)
         async with client.running() as zk:
             await zk.ensure_path("/")
             paths = [f"/n{n}" for n in range(1_001)]
@@ -102,7 +103,7 @@ async def test_on_a_server_sets_are_applied_or_say_who_is_to_blame() -> None:
             versions = [1] * 1_001
             versions[700] = 0
             results = await zk.write_many(Sets(paths, [b"2"] * 1_001, versions), fence)
-            assert [type(r) for r in results[:500]] == [type(None)] * 500 == [type(r) for r in results[1_000:]] * 500
+            assert results[:500] == [None] * 500 and results[1_000:] == [None]
             assert {type(r) for n, r in enumerate(results) if 500 <= n < 1_000 and n != 700} == {RuntimeInconsistency}
             assert isinstance(results[700], BadVersion) and results[700].path == "/n700"
             assert (await zk.read_many(paths)).versions == [2] * 500 + [1] * 500 + [2]
@@ -113,7 +114,6 @@ async def test_on_a_server_sets_are_applied_or_say_who_is_to_blame() -> None:
             with pytest.raises(BadArguments):
                 await zk.write_many(Sets([*paths, "relative"], [b"3"] * 1_002, [2] * 1_002), fence)
             assert (await zk.read_many(paths)).versions == [2] * 500 + [1] * 500 + [2]
-            assert zk.operations["set"] == 3 * 1_001 + 1 - 1_001 + 0
 
 
 def test_columns_read_as_objects() -> None:

@@ -445,7 +445,8 @@ class ZooKeeperClient:
         largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
         if isinstance(ops, Sets) and max(map(len, ops.data), default=0) <= largest:
             self.operations["set"] += len(ops)
-            return  # their paths are looked at one by one as they are packed
+            self._chroot.absolute_all(ops.paths)
+            return
         self._count(ops)
         for op in ops:
             if op[0][:1] != "/":
