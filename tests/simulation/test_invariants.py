@@ -249,6 +249,7 @@ class Tree:
         self.nodes: dict[str, Node] = {}
         self.checker = Checker(Frozen(), self.nodes)
         self.write("/controller", b"{}", BROKER, owner=BROKER)
+        self.write("/controller_epoch", b"0", BROKER)
         self.write("/controller_epoch", b"5", BROKER)
         self.write("/brokers/topics/t", topic_znode.encode({0: Assignment((1, 2))}), OPERATOR_SESSION)
 

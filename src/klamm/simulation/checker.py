@@ -60,6 +60,8 @@ class Checker:
         self.events = 0
         self.ways: Counter[str] = Counter()
         self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
+        self._first_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
+        """With which the znode was created, and set until its version is as high."""
         self.elections = 0
         self._elected_session = OPERATOR_SESSION
         self._broker_epochs: dict[BrokerId, BrokerEpoch] = {}
@@ -128,19 +130,21 @@ class Checker:
             wrong = invariants.only_the_elected_writes(kind, path, session, self._elected_session)
             self.require("S7", wrong)
         if path == epoch_znode.PATH and node is not None:
-            self._on_controller_epoch(node, session)
+            self._on_controller_epoch(node, kind, session)
         elif path.startswith(f"{broker_id.PARENT}/") and kind == "create" and node is not None:
             self._on_registration(path, node)
         elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
             self._on_topic(path, node)
 
-    def _on_controller_epoch(self, node: Node, session: int) -> None:
+    def _on_controller_epoch(self, node: Node, kind: str, session: int) -> None:
         try:
             epoch = epoch_znode.decode(epoch_znode.PATH, node.data)
         except ZNodeError:
             return  # the operator's junk
-        if session == OPERATOR_SESSION or epoch == INITIAL_CONTROLLER_EPOCH:
-            return
+        if kind == "create":
+            self._first_epoch = epoch
+        if session == OPERATOR_SESSION or epoch == self._first_epoch:
+            return  # created, for the election that follows
         self.require("S5", invariants.controller_epoch_rises(self.controller_epoch, epoch))
         owner = self._nodes.get(controller_znode.PATH)
         if owner is None or owner.owner != session:

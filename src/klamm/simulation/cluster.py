@@ -22,10 +22,11 @@ from klamm.simulation.checker import Checker, Violation
 from klamm.simulation.hands import Hands
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
 from klamm.simulation.network import SimulatedNetwork
-from klamm.simulation.node import ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
+from klamm.simulation.node import FOLLOWER_HOST, ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
 from klamm.simulation.operator import Operator
 from klamm.simulation.trouble import Troubles
 from klamm.zookeeper.server.faults import SeededFaults
+from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.znodes import controller as controller_znode
 
@@ -84,6 +85,10 @@ class SimulatedCluster:
             faults=self.faults,
             on_write=lambda kind, path, session: self.checker.on_write(kind, path, session),
         )
+        self.fast_failover = rng.random() < 0.5
+        self.follower_lag = rng.choice((0.0, 0.0, 0.05, 0.5))
+        """Seconds that a second ZooKeeper server may be behind; 0: there is none."""
+        self.zookeepers = (ZOOKEEPER_HOST, FOLLOWER_HOST) if self.follower_lag else (ZOOKEEPER_HOST,)
         self.hands = Hands(self.server.service)
         self.checker = Checker(self.clock, self.hands.nodes)
         count = scenario.nodes or self.random.choice((3, 3, 4, 5))
@@ -99,6 +104,8 @@ class SimulatedCluster:
     async def run(self) -> Outcome:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.server.running(ZOOKEEPER_HOST, ZOOKEEPER_PORT))
+            if self.follower_lag:
+                await stack.enter_async_context(self._follower().running(FOLLOWER_HOST, ZOOKEEPER_PORT))
             stack.push_async_callback(self._kill_all)
             for node in self.nodes:
                 node.start()
@@ -113,6 +120,15 @@ class SimulatedCluster:
                 self.clock.monotonic(),
                 dict(sorted(self.checker.ways.items())),
             )
+
+    def _follower(self) -> LaggingFollower:
+        return LaggingFollower(
+            self.server,
+            self.network.host(FOLLOWER_HOST),
+            self.clock,
+            random.Random(f"{self.scenario.seed} follower"),
+            delay_max=self.follower_lag,
+        )
 
     async def _kill_all(self) -> None:
         for node in self.nodes:

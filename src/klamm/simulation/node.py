@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from klamm.simulation.cluster import SimulatedCluster
 
 ZOOKEEPER_HOST: Final = "zookeeper"
+FOLLOWER_HOST: Final = "zookeeper-2"
 ZOOKEEPER_PORT: Final = 2181
 BROKER_PORT: Final = 9092
 LISTENER: Final = "PLAINTEXT"
@@ -104,8 +105,9 @@ class Node:
         rng = random.Random(f"{cluster.scenario.seed} {self.host} {self.life}")
         config = BrokerConfig(
             broker_id=self.id,
-            zookeeper_connect=f"{ZOOKEEPER_HOST}:{ZOOKEEPER_PORT}",
+            zookeeper_connect=",".join(f"{host}:{ZOOKEEPER_PORT}" for host in cluster.zookeepers),
             listeners=(f"{LISTENER}://{self.host}:{BROKER_PORT}",),
+            fast_failover=cluster.fast_failover,
         )
         async with AsyncExitStack() as stack:
             zk = ZooKeeperClient(network, cluster.clock, rng, config.zookeeper_connect, SESSION_TIMEOUT_MS)

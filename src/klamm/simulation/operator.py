@@ -14,6 +14,7 @@ from klamm.controller.controller import Controller
 from klamm.model.errors import KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
+from klamm.simulation.healed import name_of_state
 from klamm.zookeeper.znodes import (
     broker_id,
     candidates,
@@ -88,6 +89,11 @@ class Operator:
             "junk broker": lambda: self._junk_at(f"{broker_id.PARENT}/x{self._random.randint(0, 9)}"),
             "junk candidate": lambda: self._junk_at(f"{candidates.PARENT}/x{self._random.randint(0, 9)}"),
             "junk notifications": self.junk_notifications,
+            "junk controller": self.junk_controller,
+            "junk controller epoch": self.junk_epoch,
+            "delete controller epoch": self.delete_epoch,
+            "prefer a controller": self.prefer_controller,
+            "prefer no controller": self.prefer_no_controller,
         }
 
     # --- topics ---
@@ -183,6 +189,13 @@ class Operator:
     def move_controller(self) -> None:
         self._hands.remove(controller_znode.PATH)
 
+    def prefer_controller(self) -> None:
+        self._hands.put(candidates.path(self._random.choice(self._cluster.nodes).id), None)
+
+    def prefer_no_controller(self) -> None:
+        for name in self._hands.children(candidates.PARENT):
+            self._hands.remove(f"{candidates.PARENT}/{name}")
+
     # --- mistakes ---
 
     def junk_topic(self) -> None:
@@ -214,6 +227,11 @@ class Operator:
     def junk_epoch(self) -> None:
         if epoch_znode.PATH in self._hands.nodes:
             self._hands.put(epoch_znode.PATH, self._random.choice(JUNK))
+
+    def delete_epoch(self) -> None:
+        """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were."""
+        if any(name_of_state(path) is not None for path in self._hands.nodes):
+            self._hands.remove(epoch_znode.PATH)
 
     def mend(self) -> None:
         """Everything that only a person can, and that nobody has yet."""

@@ -23,7 +23,7 @@ class Troubles:
         self._outage: asyncio.Task[None] | None = None
 
     def kinds(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        return {
+        kinds: dict[str, Callable[[], Awaitable[None]]] = {
             "crash": self.crash,
             "crash of the controller": self.crash_controller,
             "bounce": self.bounce,
@@ -36,8 +36,10 @@ class Troubles:
             "lossy broker": self.lossy_broker,
             "directory failure": self.directory_failure,
             "controlled shutdown": self.controlled_shutdown,
-            "ZooKeeper outage": self.outage,
         }
+        if not self._cluster.follower_lag:
+            kinds["ZooKeeper outage"] = self.outage  # a follower would serve on alone, which none does
+        return kinds
 
     async def crash(self) -> None:
         """Back after less or more than a session's life; sometimes ZooKeeper is late to end the session."""

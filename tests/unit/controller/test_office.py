@@ -138,6 +138,23 @@ async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
     assert won.epoch == 40 + EPOCH_GAP + 1
 
 
+async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
+    """A controller elected before holds a version of the deleted node: the new one must never have it."""
+    zk = FakeZooKeeper()
+    office = office_on(zk)
+    before = await office.stand()
+    assert before is not None
+    with_state(zk, before.epoch)
+    del zk.tree.nodes["/controller_epoch"]
+    fences = []
+    for _ in range(5):
+        won = await office.stand()
+        assert won is not None
+        fences.append(won.zk_version)
+    assert min(fences) > before.zk_version
+    assert fences == sorted(set(fences))
+
+
 async def test_what_was_seen_before_counts() -> None:
     zk = FakeZooKeeper()
     zk.put("/controller_epoch", "500")
