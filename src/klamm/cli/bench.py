@@ -73,3 +73,30 @@ def zookeeper(
         for client in ("klamm", "kazoo")
     ]
     print_table(("OPERATION", "CLIENT", "SECONDS", "LEAST", "MOST", "PER SECOND", "RATIO"), rows)
+
+
+@bench_app.command()
+def failover(
+    partitions: Annotated[int, typer.Option(min=1, help="So many led by the victim, and as many followed.")] = 1_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    zookeeper: Annotated[str, typer.Option(help="embedded, memory; empty: the real one if it is at hand.")] = "",
+    json: Json = False,
+) -> None:
+    """kill -9 until the next acks=all acknowledgement on every partition, with fast fail-over on and off."""
+    from klamm.bench.failover import bench
+
+    with clear_errors():
+        result = bench(partitions=partitions, rounds=rounds, zookeeper=zookeeper)
+    if json:
+        print_json(result)
+        return
+    rows = []
+    for victim, figures in result["victims"].items():
+        for fast in ("on", "off"):
+            summary = figures[f"fast_failover_{fast}"]
+            seconds = (f"{summary[column]:.2f}" for column in ("seconds", "least", "most"))
+            steps = (f"{took:.2f}" for took in summary["split"].values())
+            rows.append((victim, fast, *seconds, *steps, f"{figures['ratio']:g}"))
+    print_table(
+        ("VICTIM", "FAST", "SECONDS", "LEAST", "MOST", "DETECT", "DECIDE", "COMMIT", "TELL", "CLIENT", "RATIO"), rows
+    )

@@ -1,0 +1,179 @@
+"""klamm bench failover: from kill -9 to the next acknowledgement on every partition, fast fail-over on and off.
+
+Real processes: three brokers and ZooKeeper. The victim leads half of the partitions and follows the other half; once it
+is an ordinary broker, once the controller. A producer with acks=all writes to all of
+them at a steady pace before and after the kill; at the kill it sends one record to each. What counts is the first
+acknowledgement of a record that was sent after the kill. The split comes from the events of the brokers that survive:
+
+    detect   until the suspicion was decided (off: until the session had ended and the controller heard of it)
+    decide   until the first new state was in ZooKeeper: the decision, and its first write
+    commit   until the last was
+    tell     until the last broker had taken its last order
+    client   until the last partition was acknowledged
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+from kafka.admin import KafkaAdminClient
+
+from klamm.bench.producer import PACE_S, SteadyProducer
+from klamm.model.ids import TopicPartition
+from klamm.testing.cluster import KlammCluster, running_cluster
+
+SESSION_TIMEOUT_MS: Final = 6_000
+GIVE_UP_S: Final = 60.0
+EVENTS_SETTLE_S: Final = 0.5
+"""Events are written a moment after what they are about, off the critical path."""
+LED, FOLLOWED = "led", "followed"
+BROKER, CONTROLLER = "broker", "controller"
+ON, OFF = "on", "off"
+
+
+class Sample(NamedTuple):
+    seconds: float
+    """Until the last partition was acknowledged."""
+    by_topic: dict[str, float]
+    median: float
+    split: dict[str, float]
+
+
+def bench(*, partitions: int, rounds: int, zookeeper: str) -> dict[str, Any]:
+    """`partitions`: so many led by the victim, and as many followed."""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for _ in range(rounds):
+        for victim in (BROKER, CONTROLLER):
+            for fast in (ON, OFF):  # alternating, so that a busy minute of the machine hits both
+                samples.setdefault((victim, fast), []).append(_round(partitions, victim, fast, zookeeper))
+    return {
+        "partitions_led": partitions,
+        "partitions_followed": partitions,
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "rounds": rounds,
+        "load_average": os.getloadavg()[0],
+        "victims": {victim: _figures(samples[victim, ON], samples[victim, OFF]) for victim in (BROKER, CONTROLLER)},
+    }
+
+
+def _figures(on: Sequence[Sample], off: Sequence[Sample]) -> dict[str, Any]:
+    return {
+        "fast_failover_on": _summary(on),
+        "fast_failover_off": _summary(off),
+        "ratio": round(_median(s.seconds for s in off) / _median(s.seconds for s in on), 1),
+    }
+
+
+def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
+    seconds = [sample.seconds for sample in samples]
+    return {
+        "seconds": round(_median(seconds), 3),
+        "least": round(min(seconds), 3),
+        "most": round(max(seconds), 3),
+        "median_partition": round(_median(sample.median for sample in samples), 3),
+        **{f"last_{topic}": round(_median(s.by_topic[topic] for s in samples), 3) for topic in (LED, FOLLOWED)},
+        "split": {step: round(_median(s.split[step] for s in samples), 3) for step in samples[0].split},
+    }
+
+
+def _median(values: Any) -> float:
+    return float(statistics.median(list(values)))
+
+
+def _round(partitions: int, victim: str, fast: str, zookeeper: str) -> Sample:
+    with tempfile.TemporaryDirectory(prefix="klamm-bench-") as name:
+        properties = {
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "klamm.fast.failover": "true" if fast == ON else "false",
+            "auto.leader.rebalance.enable": "false",
+        }
+        with running_cluster(Path(name), zookeeper=zookeeper, properties=properties) as cluster:
+            return measure(cluster, partitions, victim)
+
+
+def measure(cluster: KlammCluster, partitions: int, victim: str) -> Sample:
+    controller = cluster.controller
+    broker = controller if victim == CONTROLLER else next(b for b in cluster.broker_ids if b != controller)
+    create_topics(cluster, broker, partitions)
+    killed, acknowledged = asyncio.run(_kill_under_load(cluster, broker))
+    time.sleep(EVENTS_SETTLE_S)
+    after = {name: at - killed for name, at in acknowledged.items()}
+    return Sample(
+        max(after.values()),
+        {topic: max(took for name, took in after.items() if name.topic == topic) for topic in (LED, FOLLOWED)},
+        statistics.median(after.values()),
+        split(list(_events(cluster)), killed, killed + max(after.values())),
+    )
+
+
+async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, dict[TopicPartition, float]]:
+    bootstrap = [(host, int(port)) for host, port in (a.split(":") for a in cluster.bootstrap.split(","))]
+    async with SteadyProducer(bootstrap, [LED, FOLLOWED]).running() as producer:
+        began = time.time()
+        await producer.send(producer.partitions)
+        await producer.wait_acknowledged(began, GIVE_UP_S)
+        await asyncio.sleep(2 * PACE_S)
+        killed = time.time()
+        await asyncio.to_thread(cluster.kill, broker)
+        await producer.send(producer.partitions)
+        return killed, await producer.wait_acknowledged(killed, GIVE_UP_S)
+
+
+def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
+    """The victim at the head of every assignment, and in the middle of every one; the others take turns."""
+    others = [b for b in cluster.broker_ids if b != victim]
+    led, followed = {}, {}
+    for number in range(partitions):
+        first, second = (others[(number + i) % len(others)] for i in range(2))
+        led[number] = [victim, first, second]
+        followed[number] = [first, victim, second]
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","), request_timeout_ms=120_000)
+    try:
+        admin.create_topics({LED: {"assignments": led}, FOLLOWED: {"assignments": followed}})
+    finally:
+        admin.close()
+    cluster.wait_until_healthy(timeout=120)
+
+
+# --- the split ---
+
+
+def _events(cluster: KlammCluster) -> Iterator[dict[str, Any]]:
+    """Of the brokers that live, in no order; a line that is being written is left out."""
+    for broker in cluster.alive:
+        for line in (cluster.directory(broker).parent / "state-change.json").read_bytes().splitlines():
+            try:
+                yield orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+
+
+def split(events: Sequence[Mapping[str, Any]], killed: float, acknowledged: float) -> dict[str, float]:
+    """Seconds of each step; one that cannot be told from the next is 0."""
+    since = [event for event in events if event["time_ms"] / 1000 >= killed]
+    changes = [event for event in since if "partition" in event and event["time_ms"] / 1000 <= acknowledged]
+    committed = sorted(e["time_ms"] / 1000 for e in changes if e["role"] == "controller")
+    told = [e["time_ms"] / 1000 for e in changes if e["role"] == "broker"]
+    detected = [
+        (e["time_ms"] - (e["duration_ms"] if e["event"] == "broker-change" else 0)) / 1000
+        for e in since
+        if e.get("event") in ("broker-suspected", "controller-suspected", "controller-elected", "broker-change")
+    ]
+    moments = [
+        killed,
+        min(detected, default=killed),
+        *((committed[0], committed[-1]) if committed else (killed, killed)),
+    ]
+    moments += [max(told, default=killed), acknowledged]
+    steps = {}
+    for name, began, ended in zip(("detect", "decide", "commit", "tell", "client"), moments, moments[1:], strict=False):
+        steps[name] = max(0.0, ended - began)
+    return steps
