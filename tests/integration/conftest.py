@@ -1,4 +1,5 @@
-"""Clients of ZooKeeper below a chroot of each test's own, on our server and on the real one."""
+"""Clients of ZooKeeper below a chroot of each test's own: on our server, on the real one, and on a real one of 3.5.8,
+which has no multi-read (it comes with Apache Kafka 2.5.1)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.testing.kafka_jars import kafka_jars
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -22,7 +24,7 @@ Connect = Callable[..., Any]
 roots = (f"/test-{n}" for n in itertools.count())
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["ours", "real"])
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["ours", "real", "real 3.5.8"])
 async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     if request.param == "ours":
         async with MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1)).running() as ours:
@@ -30,7 +32,8 @@ async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         return
     if why := available():
         pytest.fail(why)  # the real server is the judge: without it this proves nothing
-    async with EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), force_sync=False).running() as real:
+    jars = kafka_jars("2.5.1") if request.param == "real 3.5.8" else None
+    async with EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), force_sync=False, jars=jars).running() as real:
         yield real.connect_string
 
 

@@ -60,8 +60,8 @@ def _jar_directories() -> Sequence[Path]:
     return found
 
 
-def _class_path() -> list[str] | None:
-    for directory in _jar_directories():
+def _class_path(jars: Path | None = None) -> list[str] | None:
+    for directory in [jars] if jars else _jar_directories():
         needed = [glob.glob(f"{glob.escape(str(directory))}/{pattern}.jar") for pattern in _JARS]
         if all(needed):
             logs = [glob.glob(f"{glob.escape(str(directory))}/{pattern}.jar") for pattern in _LOG_JARS]
@@ -93,8 +93,10 @@ class EmbeddedZooKeeper:
         heap_mb: int = 256,
         settings: Mapping[str, str | int] | None = None,
         ready_timeout: float = 20.0,
+        jars: Path | None = None,
     ) -> None:
-        """`force_sync=False` answers before the disk has the write: for tests. `settings` are further zoo.cfg keys."""
+        """`force_sync=False` answers before the disk has the write: for tests. `settings` are further zoo.cfg keys,
+        `jars` a directory with those of another release."""
         self.data_dir = Path(data_dir)
         self.port = port
         self._chosen_by_us = port == 0
@@ -108,6 +110,7 @@ class EmbeddedZooKeeper:
         }
         self._heap_mb = heap_mb
         self._ready_timeout = ready_timeout
+        self._jars = jars
         self._child: Child | None = None
 
     @property
@@ -148,7 +151,7 @@ class EmbeddedZooKeeper:
 
     def launch(self) -> None:
         """Start the process without waiting: members of an ensemble are ready only together."""
-        java, jars = _java(), _class_path()
+        java, jars = _java(), _class_path(self._jars)
         if java is None or jars is None:
             raise ZooKeeperNotStarted(available() or "")
         assert not self.alive, "already running"
