@@ -42,6 +42,9 @@ class Left(NamedTuple):
 
 def what_is_left(view: ControllerContext, topic: str, *, retry: bool) -> Left:
     """`retry`: replicas that failed before are tried again, if their broker lives."""
+    if not view.partitions_of(topic):
+        # Its replicas are somewhere all the same, and would outlive it; a new topic of that name would find them.
+        return Left(Stage.WAIT, "its znode to name partitions: it cannot be read")
     moving = [i for i in view.partitions_of(topic) if view.assignment_of(i).is_being_reassigned]
     if moving:
         return Left(Stage.WAIT, f"reassignment of {', '.join(str(view.name_of(i)) for i in moving[:5])}")

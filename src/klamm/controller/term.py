@@ -265,8 +265,11 @@ class Term:
         context = self.context
         registered = (await self._reader.brokers(context.brokers)).get(broker)
         known = context.brokers.get(broker)
-        if registered is None or known is None or registered.epoch != known.epoch or registered == known:
-            return  # coming and going are BrokerChange's business
+        if registered is None or registered == known:
+            return
+        if known is None or registered.epoch != known.epoch:
+            await self._on_broker_change()  # nobody knew it while its registration could not be read; now it is mended
+            return
         context.brokers[broker] = registered
         await self.runner.run(brokers.on_endpoints_changed(f"endpoints of broker {broker} changed"))
 
@@ -353,12 +356,14 @@ class Term:
         added = {number: a for number, a in found.partitions.items() if number not in known}
         if not added:
             return
-        if topic in context.deleting:
+        if topic in context.deleting and known:
             await self.runner.run(topics.restore_assignment(context, topic, f"topic {topic} is being deleted"))
             return
         cause = f"growth of topic {topic}"
         created = context.add_partitions(topic, added)
         await self.runner.run(topics.create_partitions(context, self.epoch, created, cause))
+        if topic in context.deleting:  # which waited for its znode to be mended
+            await self.runner.run(deletion.resume_deletions(context, self.epoch, cause))
         self._recorder.decision("topic-grown", cause, started=started, counts={"partitions": len(created)})
 
     async def _on_topic_deletion(self) -> None:

@@ -79,3 +79,22 @@ async def test_growth_of_a_topic_being_deleted_is_undone() -> None:
         await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
         await scenario.after(lambda: scenario.create_topic("t", [1, 7], [1, 7]))
         assert '"partitions":{"0":[1,7]}' in scenario.zk.text("/brokers/topics/t")
+
+
+async def test_a_topic_whose_znode_cannot_be_read_waits_until_it_is_mended() -> None:
+    """Its replicas are on brokers, whoever can name them; gone without them, they would be found by the next topic."""
+    scenario = Scenario()
+    scenario.prepare(1, 2)
+    scenario.create_topic("t", [1, 2])
+    scenario.put_state("t", 0, 1, 7, [1, 2], 3)
+    document = scenario.zk.text("/brokers/topics/t")
+    scenario.zk.put("/brokers/topics/t", "{")
+    scenario.zk.put("/admin/delete_topics/t")
+    async with scenario.controller.running():
+        await scenario.settle()
+        assert "/brokers/topics/t/partitions/0/state" in scenario.zk.tree.nodes
+        assert scenario.controller.statistics().deletions == (("t", "its znode to name partitions: it cannot be read"),)
+        talk = await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", document))
+        assert "/brokers/topics/t" not in scenario.zk.tree.nodes
+        assert "/admin/delete_topics/t" not in scenario.zk.tree.nodes
+        assert {line.split()[0] for line in talk if "StopReplica" in line and "delete" in line} == {"1", "2"}

@@ -266,6 +266,21 @@ async def test_an_edited_registration_kills_nobody() -> None:
         assert scenario.controller.statistics().live_brokers == (1, 2, 9)
 
 
+async def test_a_registration_that_is_mended_lets_its_broker_in() -> None:
+    """Its new controller could not read it; the data changes, the children of /brokers/ids do not."""
+    scenario = Scenario()
+    scenario.prepare(1, 2)
+    scenario.create_topic("t", [2])
+    document = scenario.zk.text("/brokers/ids/2")
+    scenario.zk.put("/brokers/ids/2", "junk")
+    async with scenario.controller.running():
+        await scenario.settle()
+        assert scenario.controller.statistics().live_brokers == (1, 9)
+        await scenario.after(lambda: scenario.zk.put("/brokers/ids/2", document))
+        assert scenario.controller.statistics().live_brokers == (1, 2, 9)
+        assert scenario.state("t", 0) == (2, 0, [2], 0)
+
+
 async def test_changed_endpoints_are_told() -> None:
     async with Scenario().running(1, 2) as scenario:
         document = scenario.zk.text("/brokers/ids/1").replace("9001", "9101")
