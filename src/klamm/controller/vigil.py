@@ -127,6 +127,9 @@ class Vigil:
             await asyncio.sleep(RETRY_S)
 
     async def _judge(self, watched: _Watched, epoch: BrokerEpoch, lifeline: Lifeline, refused: asyncio.Event) -> None:
+        """Asks again every second as long as it refuses and this reign has not ended: who asked may have had to stand
+        back. That is one event, not many."""
+        told = False
         while True:
             await refused.wait()
             refused.clear()
@@ -151,5 +154,7 @@ class Vigil:
                 self._recorder.not_suspected(watched.broker, reason)
                 continue
             cause = f"controller {watched.broker} suspected"
-            self._recorder.decision("controller-suspected", cause, started=started, detail=str(seen))
+            if not told:
+                self._recorder.decision("controller-suspected", cause, started=started, detail=str(seen))
+                told = True
             self._enqueue(TakeOver(watched.czxid, cause))

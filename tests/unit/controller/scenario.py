@@ -71,14 +71,28 @@ class StubNetwork:
         self.silent: set[int] = set()
         self.errors: Callable[[int, ApiKey, str, int], int] = lambda broker, api, topic, partition: 0
         self.top_error = 0
+        self.unreachable: dict[int, OSError] = {}
+        """What connecting to a broker raises."""
+        self._transports: list[tuple[int, StubTransport]] = []
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         await asyncio.sleep(0)
+        broker = port - PORT
+        if broker in self.unreachable:
+            raise self.unreachable[broker]
         protocol = factory()
         assert isinstance(protocol, asyncio.Protocol)
-        transport = StubTransport(self, port - PORT, protocol)
+        transport = StubTransport(self, broker, protocol)
+        self._transports.append((broker, transport))
         protocol.connection_made(transport)
         return transport
+
+    def cut_off(self, broker: int, error: OSError) -> None:
+        """Connections to it break, new ones fail like this."""
+        self.unreachable[broker] = error
+        for owner, transport in self._transports:
+            if owner == broker:
+                transport.abort()
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
         raise NotImplementedError
