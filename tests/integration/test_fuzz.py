@@ -42,7 +42,10 @@ SENTINEL = struct.pack(">ihhih", 10, 18, 0, SENTINEL_CORRELATION, -1)
 MEMORY_GROWTH_BYTES = 64 << 20
 LOOK_EVERY = 50_000
 """Frames after which the log is looked at: a failure is reported with the frames that were sent on its connection."""
-KEPT = "kept"
+TALKED_ABOUT = "orders"
+"""The topic in the seeds. A frame may delete it by chance; then it is created again."""
+UNTOUCHED = "untouched"
+"""In no seed: whatever comes, its records stay."""
 
 
 class Tally:
@@ -222,7 +225,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
         "log.flush.offset.checkpoint.interval.ms": "600000",
     }
     with running_cluster(tmp_path_factory.mktemp("fuzz"), brokers=1, http=True, properties=properties) as started:
-        started.create_topic(KEPT, partitions=2, replication_factor=1)
+        started.create_topic(UNTOUCHED, replication_factor=1)
         yield started
 
 
@@ -236,26 +239,30 @@ def scrape(cluster: KlammCluster) -> dict[str, float]:
     return samples
 
 
-def normal_client_works(cluster: KlammCluster, text: bytes) -> None:
+def normal_client_works(cluster: KlammCluster, *texts: bytes) -> None:
+    """Writes the last of `texts`, and reads them all."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
     try:
-        sent = producer.send(KEPT, text, partition=0).get(timeout=30)
+        producer.send(UNTOUCHED, texts[-1], partition=0).get(timeout=30)
     finally:
         producer.close()
+    partition = TopicPartition(UNTOUCHED, 0)
     consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, consumer_timeout_ms=30_000)
     try:
-        consumer.assign([TopicPartition(KEPT, 0)])
-        consumer.seek(TopicPartition(KEPT, 0), sent.offset)
-        assert next(iter(consumer)).value == text
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        assert tuple(record.value for record, _ in zip(consumer, texts, strict=False)) == texts
     finally:
         consumer.close()
 
 
-def fuzz(cluster: KlammCluster, port: int, listener: str, count: int, epoch: int) -> None:
-    frames = Frames(served(), Scene(KEPT, "ghost", 1, epoch), random.Random(f"{SEED} {listener}"))
+def fuzz(cluster: KlammCluster, port: int, listener: str, count: int, *, epoch: int, creates_topic: bool) -> None:
+    frames = Frames(served(), Scene(TALKED_ABOUT, "ghost", 1, epoch), random.Random(f"{SEED} {listener}"))
     fuzzer = Fuzzer(port, frames)
     started, said_before = time.monotonic(), len(cluster.log_text(1))
     for sent in range(0, count, LOOK_EVERY):
+        if creates_topic and not cluster.partitions(TALKED_ABOUT):
+            cluster.create_topic(TALKED_ABOUT, partitions=2, replication_factor=1)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(fuzzer.run(min(LOOK_EVERY, count - sent)))
         fuzzer.tally.check(cluster.log_text(1)[said_before:])
@@ -283,14 +290,14 @@ def test_on_the_clients_listener(cluster: KlammCluster, scaled: Callable[[int, i
     normal_client_works(cluster, b"before")
     before = scrape(cluster)
     port = int(cluster.bootstrap.rpartition(":")[2])
-    fuzz(cluster, port, "CLIENT", frames_each(scaled), epoch=1)
+    fuzz(cluster, port, "CLIENT", frames_each(scaled), epoch=1, creates_topic=True)
     connections = "kafka_server_socket_server_metrics_connection_count"
     after = settled(cluster, connections, before[connections])
     after = settled(cluster, "klamm_process_taskcount", before["klamm_process_taskcount"])
     growth = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
     print(f"memory grew by {growth / 2**20:.1f} MiB, tasks {after['klamm_process_taskcount']:.0f}")
     assert growth < MEMORY_GROWTH_BYTES
-    normal_client_works(cluster, b"after")
+    normal_client_works(cluster, b"before", b"after")
 
 
 @pytest.mark.timeout(3600)
@@ -298,7 +305,8 @@ def test_on_the_listener_of_the_brokers(cluster: KlammCluster, scaled: Callable[
     """Here control requests are obeyed, whatever they order: the broker may end up in a world of its own, but it lives,
     and after a restart it is back in ours, with its data."""
     before = scrape(cluster)
-    fuzz(cluster, cluster.internal_port(1), "INTERNAL", frames_each(scaled), epoch=2**31 - 1)
+    port = cluster.internal_port(1)
+    fuzz(cluster, port, "INTERNAL", frames_each(scaled), epoch=2**31 - 1, creates_topic=False)
     connections = "kafka_server_socket_server_metrics_connection_count"
     after = settled(cluster, connections, before[connections])
     growth = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
@@ -308,6 +316,6 @@ def test_on_the_listener_of_the_brokers(cluster: KlammCluster, scaled: Callable[
     assert strangers == [], "nothing is written outside of the data directory"
     cluster.stop(1)
     cluster.start(1)
-    cluster.leader_of(KEPT, 0)
-    normal_client_works(cluster, b"after the restart")
+    cluster.leader_of(UNTOUCHED, 0)
+    normal_client_works(cluster, b"before", b"after", b"after the restart")
     assert "Traceback" not in cluster.log_text(1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from klamm.model.brokers import Broker, Endpoint
@@ -81,7 +82,7 @@ class MetadataCache:
         topics: Sequence[tuple[str, Sequence[tuple[int, PartitionMetadata]]]],
     ) -> list[TopicPartition]:
         """Apply one UpdateMetadata; returns the partitions that are gone. The caller lets in one at a time."""
-        self.brokers = {broker.id: broker for broker in sorted(brokers)}
+        self.brokers = {broker.id: broker for broker in sorted(brokers, key=attrgetter("id"))}
         self.controller_id = controller_id if controller_id >= 0 else None
         gone: list[TopicPartition] = []
         for start in range(0, len(topics), TOPICS_PER_SLICE):
@@ -120,7 +121,7 @@ class MetadataCache:
             return False
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[done] = condition
-        forget_client = client.when_gone(lambda: done.done() or done.set_result(False)) if client is not None else None
+        forget_client = client.when_gone(lambda: _give_up(done)) if client is not None else None
         try:
             async with asyncio.timeout(timeout):
                 return await done
@@ -135,6 +136,11 @@ class MetadataCache:
         for done, condition in list(self._waiting.items()):
             if not done.done() and condition():
                 done.set_result(True)
+
+
+def _give_up(done: asyncio.Future[bool]) -> None:
+    if not done.done():
+        done.set_result(False)
 
 
 def leader_of(metadata: PartitionMetadata, cache: MetadataCache) -> BrokerId:

@@ -152,6 +152,9 @@ class Listener:
         return RequestContext(ANONYMOUS, self.name, client_id, peer, self._privileged, connection)
 
     def sans_io(self) -> ServerConnection:
+        """A controller tells its brokers of a million partitions at once; nobody else has that much to say."""
+        if self._privileged:
+            return ServerConnection(self._frame_bytes_max, recordless_bytes_max=self._frame_bytes_max)
         return ServerConnection(self._frame_bytes_max)
 
     async def handle(self, context: RequestContext, request: Request) -> Sequence[Buffer] | None:

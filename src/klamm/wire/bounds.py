@@ -94,10 +94,11 @@ def _walk_of_field(field: Any, version: int, flexible: bool, charge: Charge, *, 
     # kafka-python lets the elements of an array inherit that the array may be null; they may not.
     nullable = not is_element and field.nullable_for_version_q(version)
     if field.is_struct_array():
-        return _array(field.name, _walk_of(field.array_of, version, flexible, charge), nullable, flexible)
+        walk = _walk_of(field.array_of, version, flexible, charge)
+        return _array(field.name, walk, _struct_bytes_min(field.array_of, version, flexible), nullable, flexible)
     if field.is_array():
-        element = _walk_of_field(field.array_of, version, flexible, charge, is_element=True)
-        return _array(field.name, element, nullable, flexible)
+        walk = _walk_of_field(field.array_of, version, flexible, charge, is_element=True)
+        return _array(field.name, walk, _field_bytes_min(field.array_of, version, flexible), nullable, flexible)
     if field.is_struct():
         inner = _walk_of(field, version, flexible, charge)
         return _nullable_struct(inner) if nullable else inner
@@ -106,6 +107,24 @@ def _walk_of_field(field: Any, version: int, flexible: bool, charge: Charge, *, 
     if flexible:
         return _compact_bytes(field.name, nullable)
     return _string(field.name, nullable) if field.type_str == "string" else _bytes(field.name, nullable)
+
+
+def _struct_bytes_min(message_struct: Any, version: int, flexible: bool) -> int:
+    """The least that a value takes on the wire: everything in it empty."""
+    fields = message_struct.untagged_fields(version)
+    return max(1, sum(_field_bytes_min(field, version, flexible) for field in fields) + flexible)
+
+
+def _field_bytes_min(field: Any, version: int, flexible: bool) -> int:
+    if field.is_struct_array() or field.is_array():
+        return 1 if flexible else _I32.size
+    if field.is_struct():
+        return 1 if field.nullable_for_version_q(version) else _struct_bytes_min(field, version, flexible)
+    if field.type_str in FIXED_BYTES:
+        return FIXED_BYTES[field.type_str]
+    if flexible:
+        return 1
+    return _I16.size if field.type_str == "string" else _I32.size
 
 
 def _skip(size: int) -> Walk:
@@ -160,7 +179,7 @@ def _after(name: str, nullable: bool, length: int, position: int, end: int) -> i
     return position + length
 
 
-def _array(name: str, element: Walk, nullable: bool, flexible: bool) -> Walk:
+def _array(name: str, element: Walk, element_bytes_min: int, nullable: bool, flexible: bool) -> Walk:
     def walk(view: memoryview, position: int, end: int) -> int:
         if flexible:
             count, position = read_uvarint(view, position)
@@ -172,7 +191,7 @@ def _array(name: str, element: Walk, nullable: bool, flexible: bool) -> Walk:
             if count != -1 or not nullable:
                 raise ProtocolError(f"{name} has the count {count}")
             return position
-        if count > end - position:  # no element takes less than a byte
+        if count * element_bytes_min > end - position:
             raise ProtocolError(f"{name} announces {count} elements where {end - position} bytes are left")
         for _ in range(count):
             position = element(view, position, end)

@@ -17,11 +17,14 @@ from klamm.wire.varint import read_uvarint
 
 SIZE: Final = struct.Struct(">i")
 HEADER: Final = struct.Struct(">hhi")
-CLIENT_ID_LENGTH: Final = struct.Struct(">h")
+INT16: Final = struct.Struct(">h")
 CORRELATION: Final = struct.Struct(">i")
 HEADER_BYTES_MIN: Final = 8
 """Key, version, correlation id: the least that any request has."""
 EMPTY_TAGS: Final = b"\x00"
+RECORDLESS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a client's request that carries no records. Decoded it takes up to fifty times its size, and no honest one is that
+large: 200,000 partitions fit well (reliability 4.5)."""
 
 
 class RequestHeader(NamedTuple):
@@ -37,8 +40,10 @@ class Request(NamedTuple):
 
 
 class ServerConnection:
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, *, recordless_bytes_max: int = RECORDLESS_BYTES_MAX) -> None:
+        """The second limit is for requests other than Produce."""
         self._frame_bytes_max = frame_bytes_max
+        self._recordless_bytes_max = recordless_bytes_max
         self._buffer = bytearray()
         self._busy = False
 
@@ -60,6 +65,12 @@ class ServerConnection:
         (size,) = SIZE.unpack_from(self._buffer)
         if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
             raise ProtocolError(f"frame of {size} bytes: it must have {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
+        if size > self._recordless_bytes_max and len(self._buffer) >= SIZE.size + INT16.size:
+            (key,) = INT16.unpack_from(self._buffer, SIZE.size)
+            if key != ApiKey.PRODUCE:
+                raise ProtocolError(
+                    f"request {key} of {size} bytes: at most {self._recordless_bytes_max} without records"
+                )
         end = SIZE.size + size
         if len(self._buffer) < end:
             return None
@@ -88,10 +99,10 @@ def parse_request(frame: memoryview) -> Request:
 
 def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
     """A plain nullable string, in flexible headers too."""
-    if len(frame) < position + CLIENT_ID_LENGTH.size:
+    if len(frame) < position + INT16.size:
         raise ProtocolError("the request ends inside its header")
-    (length,) = CLIENT_ID_LENGTH.unpack_from(frame, position)
-    position += CLIENT_ID_LENGTH.size
+    (length,) = INT16.unpack_from(frame, position)
+    position += INT16.size
     if length == -1:
         return None, position
     if length < -1 or position + length > len(frame):
@@ -129,10 +140,10 @@ def request_head(header: RequestHeader, body_bytes: int) -> bytes:
     header_version = APIS[header.api_key].request_header_version(header.api_version)
     if header_version >= 1:
         if header.client_id is None:
-            head += CLIENT_ID_LENGTH.pack(-1)
+            head += INT16.pack(-1)
         else:
             name = header.client_id.encode()
-            head += CLIENT_ID_LENGTH.pack(len(name)) + name
+            head += INT16.pack(len(name)) + name
     if header_version >= 2:
         head += EMPTY_TAGS
     return SIZE.pack(len(head) + body_bytes) + head

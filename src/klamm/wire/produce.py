@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.wire.cursor import INT32, INT64, Cursor, nullable_string, string
+from klamm.wire.errors import ProtocolError
 
 FIRST_WITH_TRANSACTIONAL_ID: Final = 3
 FIRST_WITH_RECORD_ERRORS: Final = 8
@@ -18,6 +19,10 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
 _TOPIC_BYTES_MIN = 6
 _PARTITION_BYTES_MIN = 8
+_EMPTY_PARTITIONS_FREE = 1_000
+_BYTES_PER_PARTITION = 64
+"""On average, beyond the first thousand: a batch has 61 bytes or more, and millions of partitions without one would
+cost memory."""
 
 
 class ProduceRequest(NamedTuple):
@@ -42,12 +47,15 @@ def decode_request(version: int, body: memoryview) -> ProduceRequest:
     transactional_id = cursor.nullable_string() if version >= FIRST_WITH_TRANSACTIONAL_ID else None
     acks, timeout_ms = cursor.unpack(_ACKS_TIMEOUT)
     entries: dict[TopicPartition, memoryview] = {}
+    entries_max = _EMPTY_PARTITIONS_FREE + len(body) // _BYTES_PER_PARTITION
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         topic = cursor.string()
         for _ in range(cursor.count(_PARTITION_BYTES_MIN)):
             partition = cursor.int32()
             records = cursor.nullable_bytes()
             entries[TopicPartition(topic, partition)] = records if records is not None else body[:0]
+            if len(entries) > entries_max:
+                raise ProtocolError(f"more than {entries_max} partitions in {len(body)} bytes")
     return ProduceRequest(transactional_id, acks, timeout_ms, list(entries.items()))
 
 

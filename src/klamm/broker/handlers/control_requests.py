@@ -77,8 +77,10 @@ async def decode_leader_and_isr(version: int, body: memoryview) -> Orders:
         return Orders(sender_of(request), [_order(topic, entry) for topic, entry in iter_partition_states(request)])
     try:
         orders: list[PartitionOrder] = []
-        async for name, entries in _topics(body, [_HEAD.size], _order_end, _order_parts):
+        position = [_HEAD.size]
+        async for name, entries in _topics(body, position, _order_end, _order_parts):
             orders += [PartitionOrder(TopicPartition(name, index), *parts) for index, parts in entries]
+        _check_live_leaders(body, position[0])
         return Orders(_sender(body), orders)
     except (struct.error, IndexError, ValueError) as error:
         raise ProtocolError("malformed LeaderAndIsr") from error
@@ -99,12 +101,13 @@ async def _topics(
     at = position[0]
     topic_count, at = read_uvarint(body, at)
     since_pause = 0
-    for _ in range(topic_count - 1):
+    for _ in range(_not_null(topic_count)):
         length, at = read_uvarint(body, at)
-        name = str(body[at : at + length - 1], "utf-8")
-        count, at = read_uvarint(body, at + length - 1)
+        end = at + _not_null(length)
+        name = str(body[at:end], "utf-8")
+        count, at = read_uvarint(body, end)
         entries: list[tuple[int, T]] = []
-        for _ in range(count - 1):
+        for _ in range(_not_null(count)):
             (index,) = index_at(body, at)
             start = at + 4
             # No suffix is the beginning of another, so bytes that are a known one need no parsing to find their end.
@@ -128,13 +131,21 @@ async def _topics(
     position[0] = at
 
 
+def _not_null(compact_length: int) -> int:
+    if compact_length == 0:
+        raise ProtocolError("null where the schema has a value")
+    return compact_length - 1
+
+
 def _after_ids(body: memoryview, at: int) -> int:
     """Behind a compact array of int32. Almost always fewer than 127 of them, whose count is one byte."""
     count = body[at]
     if count >= 0x80:
         count, at = read_uvarint(body, at)
         return at + 4 * (count - 1)
-    return at + 4 * count - 3 if count else at + 1
+    if not count:
+        raise ProtocolError("null where the schema has a list of ids")
+    return at + 4 * count - 3
 
 
 def _after_tags(body: memoryview, at: int) -> int:
@@ -163,8 +174,6 @@ def _order_end(body: memoryview, at: int) -> int:
 
 def _ids(data: memoryview, at: int) -> tuple[tuple[BrokerId, ...], int]:
     count, at = read_uvarint(data, at)
-    if count == 0:
-        return (), at
     layout = struct.Struct(f">{count - 1}i")
     return layout.unpack_from(data, at), at + layout.size
 
@@ -203,21 +212,35 @@ def _sender(body: memoryview) -> Sender:
 def _brokers(body: memoryview, at: int) -> list[Broker]:
     brokers = []
     count, at = read_uvarint(body, at)
-    for _ in range(count - 1):
+    for _ in range(_not_null(count)):
         (broker_id,) = _I32.unpack_from(body, at)
         endpoints = []
         endpoint_count, at = read_uvarint(body, at + 4)
-        for _ in range(endpoint_count - 1):
+        for _ in range(_not_null(endpoint_count)):
             (port,) = _I32.unpack_from(body, at)
             host, at = _text(body, at + 4)
             listener, at = _text(body, at)
+            if host is None or listener is None:
+                raise ProtocolError("an endpoint without host or listener")
             (protocol,) = _I16.unpack_from(body, at)
             at = _after_tags(body, at + 2)
-            endpoints.append(Endpoint(listener or "", host or "", port, SecurityProtocol(protocol)))
+            endpoints.append(Endpoint(listener, host, port, SecurityProtocol(protocol)))
         rack, at = _text(body, at)
         at = _after_tags(body, at)
         brokers.append(Broker(BrokerId(broker_id), tuple(endpoints), rack))
+    _after_tags(body, at)
     return brokers
+
+
+def _check_live_leaders(body: memoryview, at: int) -> None:
+    """Nobody reads them, the metadata knows better; but a request that ends before its end is torn."""
+    count, at = read_uvarint(body, at)
+    for _ in range(_not_null(count)):
+        host, at = _text(body, at + 4)
+        if host is None:
+            raise ProtocolError("a leader without a host")
+        at = _after_tags(body, at + 4)
+    _after_tags(body, at)
 
 
 def _text(body: memoryview, at: int) -> tuple[str | None, int]:
