@@ -133,10 +133,15 @@ def start(
             yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
             yield Assign(cause=cause, assignments=before, durable=False)
         ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
+        still = {i: assignment for i, assignment in ready.items() if not assignment.is_being_reassigned}
+        yield from _tell(view, controller_epoch, still, cause)
         yield Assign(cause=cause, assignments=ready)
         begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]
-        complete = [i for i in begun if i not in view.reassigning or what_is_left(view, i).stage is Stage.COMPLETE]
-        yield from _add(view, controller_epoch, [i for i in begun if i not in complete], cause)
+        if still:
+            yield Move(cause=cause, metadata=[i for i in begun if i in still])
+        moving = [i for i in begun if i not in still]
+        complete = [i for i in moving if what_is_left(view, i).stage is Stage.COMPLETE]
+        yield from _add(view, controller_epoch, [i for i in moving if i not in complete], cause)
         yield from _complete(view, controller_epoch, complete, cause)
     yield from resume_deletions(view, controller_epoch, cause)
 
@@ -185,6 +190,24 @@ def _add(
         leader_and_isr=dict(sorted(new.items())),
         is_new=True,
     )
+
+
+def _tell(
+    view: ControllerContext,
+    controller_epoch: ControllerEpoch,
+    assignments: Mapping[PartitionIndex, Assignment],
+    cause: str,
+) -> Decision:
+    """Lists that are final at once: a cancellation, another order. Brokers hear them under the next epoch before the
+    topic znode says so, because afterwards nothing there tells a next controller that somebody has not heard: a leader
+    that still counts a replica which was given up would take it into the ISR."""
+    if not assignments:
+        return
+    before = {i: view.assignment_of(i) for i in assignments}
+    yield Assign(cause=cause, assignments=assignments, durable=False)
+    rule = reassigned_rule(view, controller_epoch, {i: a.replicas for i, a in assignments.items()})
+    yield ChangeStates(cause=cause, partitions=list(assignments), rule=rule, partition_to=PartitionState.ONLINE)
+    yield Assign(cause=cause, assignments=before, durable=False)
 
 
 def _complete(

@@ -310,8 +310,8 @@ async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:
         await prepared(scenario)
         await alter(scenario, [2, 3])
         # Between the stop of 3, which was not in the ISR yet, and the next epoch.
-        fence_of_stop, topic_znode = 1, 2
-        late_isr(scenario, fence_of_stop + topic_znode, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
+        fence_of_stop, next_epoch = 1, 1
+        late_isr(scenario, fence_of_stop + next_epoch, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
         assert await alter(scenario, None) is None
         assert scenario.state("t", 0)[:3] == (1, 9, [1, 2])
 

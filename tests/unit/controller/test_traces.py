@@ -180,8 +180,8 @@ async def test_deletion() -> None:
             f"delete {state}",
             "delete /brokers/topics/t/partitions/0",
             "delete /brokers/topics/t/partitions",
-            "delete /brokers/topics/t",
             "delete /config/topics/t",
+            "delete /brokers/topics/t",
             "delete /admin/delete_topics/t",
         ]
         for broker in (2, 3):

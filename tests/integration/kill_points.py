@@ -1,0 +1,558 @@
+"""A cluster in virtual time whose controller is killed, or loses its session, at one chosen write to ZooKeeper.
+
+Everything under klamm.controller and klamm.zookeeper is real. Controllers run alone, apart from the brokers, so that
+each write of their session is the controller's. The ZooKeeper server sees every request before it is applied: that is
+where writes are counted, and where the cut is made. *Before*: the write never arrives. *After*: it is applied, its
+answer never arrives. A killed controller sends nothing more; its session ends by its timeout. An expired one lives on,
+hears of it when it asks, and goes through `before_new_session` and `after_new_session`.
+
+Transactions are cut small (`OPERATIONS_PER_MULTI`), so that a step of a few partitions is several writes, and can be
+cut in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from klamm.controller.controller import Controller
+from klamm.model.brokers import Broker, Endpoint
+from klamm.model.config import BrokerConfig
+from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NoNode
+from klamm.model.ids import (
+    EPOCH_DURING_DELETE,
+    NO_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.ports import Buffer, CreateMode
+from klamm.model.requests import RequestContext
+from klamm.net.listener import Listener
+from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
+from klamm.simulation.network import SimulatedNetwork
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.state_changes import DiscardEvents
+from klamm.wire import control
+from klamm.wire.apis import ApiKey
+from klamm.wire.connection import RequestHeader
+from klamm.wire.messages import decode_request, encode_response
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.server.faults import Fault, Request
+from klamm.zookeeper.server.memory import MemoryZooKeeper
+from klamm.zookeeper.znodes import (
+    broker_id,
+    delete_topics,
+    isr_change,
+    partition_state,
+    preferred_replica_election,
+    reassign_partitions,
+    registration,
+)
+from klamm.zookeeper.znodes import config as config_znode
+from klamm.zookeeper.znodes import controller as controller_znode
+from klamm.zookeeper.znodes import controller_epoch as controller_epoch_znode
+from klamm.zookeeper.znodes import topic as topic_znode
+from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
+
+T = TypeVar("T")
+
+OPERATIONS_PER_MULTI: Final = 2
+"""Beside the fence."""
+BROKERS: Final = (1, 2, 3, 4)
+ZOOKEEPER: Final = ("zookeeper", 2181)
+LISTENER: Final = "PLAINTEXT"
+PORT: Final = 9092
+SESSION_TIMEOUT_MS: Final = 6_000
+REQUEST_S: Final = 0.03
+"""A broker takes its time: what the controller tells lags behind what it writes, and is lost when it is killed."""
+CATCH_UP_S: Final = 0.7
+"""Until a follower that was told has caught up."""
+SETTLED_S: Final = 3.0
+FINISH_S_MAX: Final = 150.0
+"""The slow retry comes every 30 s."""
+
+_WRITES: Final = {OpCode.CREATE, OpCode.CREATE2, OpCode.SET_DATA, OpCode.DELETE, OpCode.MULTI}
+
+
+class Way(Enum):
+    KILLED = "killed, another controller follows"
+    EXPIRED = "expired, the same process follows itself"
+    EXPIRED_BESIDE = "expired, another controller follows beside it"
+
+
+class Moment(Enum):
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class Cut(NamedTuple):
+    way: Way
+    write: int
+    """1 is the first write of the operation."""
+    moment: Moment
+
+
+class Switch:
+    """ZooKeeper's ear: counts the writes of one session from `arm` on, and cuts at the chosen one."""
+
+    def __init__(self, cut: Cut | None, fire: Callable[[int], None]) -> None:
+        self._cut = cut
+        self._fire = fire
+        self._session = 0
+        self.writes: list[list[str]] = []
+        self.has_fired = False
+
+    def arm(self, session: int) -> None:
+        self._session = session
+
+    def on_request(self, request: Request) -> Fault:
+        if request.session_id != self._session or request.opcode not in _WRITES:
+            return Fault.NONE
+        self.writes.append([])
+        cut = self._cut
+        if cut is None or len(self.writes) != cut.write:
+            return Fault.NONE
+        self.has_fired = True
+        self._fire(self._session)
+        self._session = 0
+        return Fault.LOSE_REQUEST if cut.moment is Moment.BEFORE else Fault.LOSE_REPLY
+
+    def reply_delay(self) -> float:
+        return 0.0
+
+    def on_write(self, kind: str, path: str, session: int) -> None:
+        if session == self._session and self.writes:
+            self.writes[-1].append(f"{kind} {path}")
+
+
+# --- who takes part --------------------------------------------------------------------------------------------------
+
+
+class Role(NamedTuple):
+    state: LeaderAndIsr
+    zk_version: int
+    replicas: tuple[BrokerId, ...]
+
+
+class Obedience:
+    """What a broker does with control requests: fenced as in Kafka, without a record kept."""
+
+    def __init__(self) -> None:
+        self.epoch = BrokerEpoch(-1)
+        self._controller_epoch = ControllerEpoch(0)
+        self.roles: dict[TopicPartition, Role] = {}
+
+    async def handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        request: Any = decode_request(header.api_key, header.api_version, body)
+        await asyncio.sleep(REQUEST_S)
+        response = _RESPONSES[header.api_key](error_code=ErrorCode.NONE)
+        if request.broker_epoch < self.epoch:
+            response.error_code = ErrorCode.STALE_BROKER_EPOCH
+        elif request.controller_epoch < self._controller_epoch:
+            response.error_code = ErrorCode.STALE_CONTROLLER_EPOCH
+        else:
+            self._controller_epoch = ControllerEpoch(request.controller_epoch)
+            if header.api_key is ApiKey.LEADER_AND_ISR:
+                asked = [(TopicPartition(t, e.partition_index), e) for t, e in control.iter_partition_states(request)]
+                codes = [(name, self._follow(name, entry)) for name, entry in asked]
+                response.partition_errors = _errors(control.LeaderAndIsrResponse.PartitionError, codes)
+            elif header.api_key is ApiKey.STOP_REPLICA:
+                codes = [(name, self._stop(name, e, d)) for name, e, d in control.iter_stopped_replicas(request)]
+                response.partition_errors = _errors(control.StopReplicaResponse.PartitionError, codes)
+        return [encode_response(response, header.api_version)]
+
+    def _follow(self, name: TopicPartition, entry: Any) -> ErrorCode:
+        known = self.roles.get(name)
+        if known is not None and entry.leader_epoch <= known.state.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        epochs = LeaderEpoch(entry.leader_epoch), ControllerEpoch(entry.controller_epoch)
+        state = LeaderAndIsr(BrokerId(entry.leader), epochs[0], tuple(entry.isr), epochs[1])
+        self.roles[name] = Role(state, entry.zk_version, tuple(entry.replicas))
+        return ErrorCode.NONE
+
+    def _stop(self, name: TopicPartition, epoch: int, delete: bool) -> ErrorCode:
+        known = self.roles.get(name)
+        if known is not None and epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and epoch < known.state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if delete:
+            self.roles.pop(name, None)
+        return ErrorCode.NONE
+
+
+class SimpleBroker:
+    """A leader takes followers that were told, and keep up, back into the ISR."""
+
+    def __init__(self, world: World, broker: int) -> None:
+        self.id = BrokerId(broker)
+        self.host = f"broker-{broker}"
+        self._world = world
+        self._stack = AsyncExitStack()
+        self._obedience = Obedience()
+        self.zk: ZooKeeperClient | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.zk is not None
+
+    @property
+    def epoch(self) -> BrokerEpoch:
+        return self._obedience.epoch
+
+    @property
+    def roles(self) -> dict[TopicPartition, Role]:
+        return self._obedience.roles
+
+    async def start(self) -> None:
+        await self._stack.enter_async_context(self._world.listener(self.host, self._obedience).running())
+        self.zk = await self._stack.enter_async_context(self._world.client(self.host).running())
+        self._obedience.epoch = await registration.register(self.zk, self.id, document_of(self.id, self.host))
+        leading = asyncio.create_task(self._lead())
+        self._stack.callback(leading.cancel)
+
+    async def stop(self) -> None:
+        """The session is closed: gone at once. What it holds stays on its disk."""
+        self.zk = None
+        await self._stack.aclose()
+
+    async def _lead(self) -> None:
+        while True:
+            await asyncio.sleep(CATCH_UP_S)
+            changed = [name for name in sorted(self.roles) if await self._widen_isr(name)]
+            if changed and self.zk is not None:
+                await self.zk.create(isr_change.PREFIX, isr_change.encode(changed), CreateMode.PERSISTENT_SEQUENTIAL)
+
+    async def _widen_isr(self, name: TopicPartition) -> bool:
+        role = self.roles.get(name)
+        if role is None or role.state.leader != self.id or self.zk is None:
+            return False
+        state = role.state
+        joining = [b for b in role.replicas if b not in state.isr and self._world.follows(b, name, state)]
+        if not joining:
+            return False
+        wider = state._replace(isr=(*state.isr, *joining))
+        try:
+            stat = await self.zk.set(partition_state.path(name), partition_state.encode(wider), role.zk_version)
+        except (BadVersion, NoNode):
+            return False  # the controller has decided otherwise, and says so soon
+        if self.roles.get(name) == role:
+            self.roles[name] = role._replace(state=wider, zk_version=stat.version)
+        return True
+
+
+def document_of(broker: int, host: str) -> bytes:
+    return broker_id.encode(Broker(BrokerId(broker), (Endpoint(LISTENER, host, PORT),)), 0)
+
+
+def _errors(entry: Any, codes: Sequence[tuple[TopicPartition, ErrorCode]]) -> list[Any]:
+    return [entry(topic_name=n.topic, partition_index=n.partition, error_code=code) for n, code in codes]
+
+
+_RESPONSES: Final[dict[ApiKey, Any]] = {
+    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
+    ApiKey.STOP_REPLICA: control.StopReplicaResponse,
+    ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+}
+
+
+class ControllerProcess:
+    """A broker without replicas that stands for election. `kill` is kill -9."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._number = BrokerId(number)
+        self._obedience = Obedience()
+        self.host = f"controller-{number}"
+        self.zk = world.client(self.host)
+        # Balanced leaders without being asked would hide an election that was forgotten.
+        config = BrokerConfig(
+            broker_id=self._number,
+            zookeeper_connect="{}:{}".format(*ZOOKEEPER),
+            listeners=(f"{LISTENER}://{self.host}:{PORT}",),
+            auto_leader_rebalance_enable=False,
+        )
+        self.controller = Controller(
+            config,
+            world.clock,
+            random.Random(self.host),
+            self.zk,
+            world.network.host(self.host),
+            DiscardEvents(),
+            MetricsRegistry(),
+            self._register,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.is_dead = False
+
+    async def _register(self) -> None:
+        self._obedience.epoch = await registration.register(self.zk, self._number, document_of(self._number, self.host))
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_dead and self.controller.is_active
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=self.host)
+
+    async def _run(self) -> None:
+        async with self._world.listener(self.host, self._obedience).running(), self.zk.running():
+            await self._register()
+            async with self.controller.running():
+                await asyncio.get_running_loop().create_future()
+
+    def kill(self) -> None:
+        """Dead for the network first: what its `finally` blocks still send reaches nobody."""
+        assert self._task is not None
+        self.is_dead = True
+        self._world.network.kill(self.host)
+        self._task.cancel()
+
+    async def wait_ended(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+# --- the world -------------------------------------------------------------------------------------------------------
+
+
+class PartitionView(NamedTuple):
+    leader: int
+    isr: frozenset[int]
+    leader_epoch: int
+
+
+class Tree(NamedTuple):
+    """What must be equal in the end. Who is controller, and by which epoch, is not: somebody else leads."""
+
+    paths: frozenset[str]
+    data: Mapping[str, bytes | None]
+    """Of all nodes but states."""
+    partitions: Mapping[str, PartitionView]
+
+
+class World:
+    def __init__(self, cut: Cut | None, way: Way) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        self.clock = VirtualClock(loop)
+        self.network = SimulatedNetwork(random.Random("network"))
+        self.switch = Switch(cut, self._fire)
+        self.server = MemoryZooKeeper(
+            self.network.host(ZOOKEEPER[0]),
+            self.clock,
+            random.Random("zookeeper"),
+            faults=self.switch,
+            on_write=lambda kind, path, session: self.switch.on_write(kind, path, session),
+        )
+        self._way = way
+        self.brokers = {number: SimpleBroker(self, number) for number in BROKERS}
+        self.lagging: set[BrokerId] = set()
+        """Brokers that never catch up."""
+        self.controllers: list[ControllerProcess] = []
+        self.operator = self.client("operator")
+
+    def client(self, host: str) -> ZooKeeperClient:
+        network, rng = self.network.host(host), random.Random(f"session of {host}")
+        return ZooKeeperClient(network, self.clock, rng, "{}:{}".format(*ZOOKEEPER), SESSION_TIMEOUT_MS)
+
+    def listener(self, host: str, obedience: Obedience) -> Listener:
+        network = self.network.host(host)
+        return Listener(network, LISTENER, host, PORT, obedience.handle, privileged=True, frame_bytes_max=100 << 20)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[World]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.server.running(*ZOOKEEPER))
+            await stack.enter_async_context(self.operator.running())
+            for path in PERSISTENT_PATHS:
+                await self.operator.ensure_path(path)
+            stack.push_async_callback(self._end)
+            for broker in self.brokers.values():
+                await broker.start()
+            await self._add_controller(101)
+            await self.until(lambda: self.active is not None, "a first controller")
+            if self._way is not Way.EXPIRED:
+                await self._add_controller(102)
+            yield self
+
+    async def _add_controller(self, number: int) -> None:
+        controller = ControllerProcess(self, number)
+        self.controllers.append(controller)
+        controller.start()
+
+    async def _end(self) -> None:
+        for controller in self.controllers:
+            await controller.wait_ended()
+        for broker in self.brokers.values():
+            if broker.runs:
+                await broker.stop()
+
+    def arm(self) -> None:
+        """From here on the writes of the controller that acts are those of the operation."""
+        self.switch.arm(self.controllers[0].zk.session_id)
+
+    def _fire(self, session: int) -> None:
+        if self._way is Way.KILLED:
+            self.controllers[0].kill()
+        else:
+            asyncio.get_running_loop().call_soon(self.server.expire, session)
+
+    # --- what one sees ---
+
+    @property
+    def active(self) -> Controller | None:
+        acting = [process.controller for process in self.controllers if process.is_active]
+        return acting[0] if len(acting) == 1 else None
+
+    @property
+    def live(self) -> frozenset[int]:
+        return frozenset(number for number, broker in self.brokers.items() if broker.runs)
+
+    def follows(self, broker: BrokerId, name: TopicPartition, leader: LeaderAndIsr) -> bool:
+        """Has it been told to, and does it keep up?"""
+        follower = self.brokers[broker]
+        role = follower.roles.get(name)
+        return (
+            follower.runs
+            and broker not in self.lagging
+            and role is not None
+            and (role.state.leader, role.state.leader_epoch) == (leader.leader, leader.leader_epoch)
+        )
+
+    def assignments(self) -> dict[TopicPartition, Assignment]:
+        nodes = self.server.service.database.tree.nodes
+        found = {}
+        for path in nodes:
+            if path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
+                topic = path.rpartition("/")[2]
+                document = topic_znode.decode(topic, nodes[path].data)
+                found.update({TopicPartition(topic, n): a for n, a in document.partitions.items()})
+        return found
+
+    def state(self, name: TopicPartition) -> LeaderAndIsr | None:
+        path = partition_state.path(name)
+        node = self.server.service.database.tree.nodes.get(path)
+        return None if node is None else partition_state.decode(path, node.data)
+
+    def left_behind(self) -> list[str]:
+        """Replicas that live brokers hold for nobody: ZooKeeper does not know them, so nobody will ever delete them."""
+        assignments = self.assignments()
+        return [
+            f"{name} on broker {number}"
+            for number, broker in self.brokers.items()
+            for name in sorted(broker.roles)
+            if broker.runs and (name not in assignments or number not in assignments[name].replicas)
+        ]
+
+    def what_is_open(self) -> str:
+        """Empty when nothing is left to do; else the first thing that is."""
+        nodes = self.server.service.database.tree.nodes
+        if self.active is None:
+            return "nobody, or more than one, acts as controller"
+        for path in (reassign_partitions.PATH, preferred_replica_election.PATH):
+            if path in nodes:
+                return f"{path} is still there"
+        for parent in (delete_topics.PARENT, isr_change.PARENT):
+            if left := [path for path in nodes if path.startswith(f"{parent}/")]:
+                return f"{left[0]} is still there"
+        assignments = self.assignments()
+        for name, assignment in assignments.items():
+            state = self.state(name)
+            alive = self.live & set(assignment.replicas)
+            if assignment.is_being_reassigned:
+                return f"{name} is still being reassigned: {assignment}"
+            if state is None or state.leader not in alive or not alive - self.lagging <= set(state.isr) <= alive:
+                return f"{name} with replicas {assignment.replicas} is left as {state}"
+        for number, broker in self.brokers.items():
+            lacking = {name for name, a in assignments.items() if number in a.replicas} - broker.roles.keys()
+            if broker.runs and lacking:
+                return f"broker {number} lacks {sorted(lacking)}"
+        return ""
+
+    def tree(self) -> Tree:
+        nodes = self.server.service.database.tree.nodes
+        apart = {
+            controller_znode.PATH,
+            controller_epoch_znode.PATH,
+            *(path for path in nodes if path.startswith(f"{broker_id.PARENT}/10")),
+        }
+        data = {path: node.data for path, node in nodes.items() if path not in apart and not path.endswith("/state")}
+        partitions = {}
+        for name in self.assignments():
+            if (state := self.state(name)) is not None:
+                partitions[str(name)] = PartitionView(state.leader, frozenset(state.isr), state.leader_epoch)
+        return Tree(frozenset(nodes.keys() - apart), data, partitions)
+
+    # --- what one does ---
+
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = FINISH_S_MAX) -> None:
+        deadline = self.clock.monotonic() + timeout_s
+        while not condition():
+            assert self.clock.monotonic() < deadline, f"{what} did not come within {timeout_s:.0f} s"
+            await asyncio.sleep(0.1)
+
+    async def settled(self) -> None:
+        """Nothing is left to do, and for a while nothing turns up."""
+        deadline = self.clock.monotonic() + FINISH_S_MAX
+        since = self.clock.monotonic()
+        while self.clock.monotonic() - since < SETTLED_S:
+            await asyncio.sleep(0.1)
+            if left := self.what_is_open():
+                since = self.clock.monotonic()
+                assert since < deadline, f"after {FINISH_S_MAX:.0f} s: {left}"
+
+    async def create_topic(self, topic: str, replicas: Sequence[Collection[int]]) -> None:
+        assigned = {n: Assignment(tuple(map(BrokerId, ids))) for n, ids in enumerate(replicas)}
+        await self.operator.create(config_znode.topic_path(topic), config_znode.encode({}))
+        await self.operator.create(topic_znode.path(topic), topic_znode.encode(assigned))
+
+    async def ask(self, call: Callable[[Controller], Awaitable[T]]) -> T:
+        """As a client does: of whoever is the controller, and again when that one was lost on the way."""
+        while True:
+            await self.until(lambda: self.active is not None, "a controller")
+            controller = self.active
+            assert controller is not None
+            try:
+                async with asyncio.timeout(10):
+                    return await call(controller)
+            except (KafkaError, TimeoutError):
+                await asyncio.sleep(0.3)
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    prepare: Callable[[World], Awaitable[None]]
+    perform: Callable[[World], Awaitable[None]]
+
+
+class Run(NamedTuple):
+    tree: Tree
+    left_behind: list[str]
+    writes: list[list[str]]
+    seconds: float
+    """From the beginning of the operation until all is done, virtual."""
+
+
+def run(operation: Operation, way: Way, cut: Cut | None = None) -> Run:
+    async def main() -> Run:
+        async with World(cut, way).running() as world:
+            await operation.prepare(world)
+            began = world.clock.monotonic()
+            world.arm()
+            await operation.perform(world)
+            await world.settled()
+            assert world.switch.has_fired == (cut is not None), f"{cut} was never reached"
+            return Run(world.tree(), world.left_behind(), list(world.switch.writes), world.clock.monotonic() - began)
+
+    return run_in_virtual_time(main())
