@@ -218,9 +218,9 @@ class RequestEncoder:
             columns.zk_version[partition],
             columns.assigned[partition].replicas,
         )
-        assert state is not None
         if columns.topic[partition] in context.deleting:
-            state, zk_version = _during_deletion(state), 0
+            state, zk_version = _during_deletion(state, self._controller_epoch), 0
+        assert state is not None
         online = context.live_for(partition, live)
         offline = [broker for broker in replicas if broker not in online]
         suffix = wire.update_metadata_suffix(self._versions.update_metadata, state, zk_version, replicas, offline)
@@ -260,9 +260,10 @@ class RequestEncoder:
         return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), answered)
 
 
-def _during_deletion(state: LeaderAndIsr) -> LeaderAndIsr:
+def _during_deletion(state: LeaderAndIsr | None, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
     """Brokers that hear leader -2 forget the partition."""
-    return state._replace(leader=LEADER_DURING_DELETE, leader_epoch=LeaderEpoch(0))
+    isr, epoch = (state.isr, state.controller_epoch) if state is not None else ((), controller_epoch)
+    return LeaderAndIsr(LEADER_DURING_DELETE, LeaderEpoch(0), isr, epoch)
 
 
 def _leader_and_isr_answered(broker: BrokerId, epoch: BrokerEpoch, body: memoryview) -> ControllerEvent:

@@ -98,3 +98,17 @@ async def test_a_topic_whose_znode_cannot_be_read_waits_until_it_is_mended() -> 
         assert "/brokers/topics/t" not in scenario.zk.tree.nodes
         assert "/admin/delete_topics/t" not in scenario.zk.tree.nodes
         assert {line.split()[0] for line in talk if "StopReplica" in line and "delete" in line} == {"1", "2"}
+
+
+async def test_brokers_forget_a_partition_whose_state_cannot_be_read() -> None:
+    """They heard of it from an earlier controller, which could."""
+    scenario = Scenario()
+    scenario.prepare(1, 2)
+    scenario.create_topic("t", [1])
+    scenario.zk.put("/brokers/topics/t/partitions/0/state", "{")
+    async with scenario.controller.running():
+        await scenario.settle()
+        scenario.talk()
+        talk = await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
+        assert "/brokers/topics/t" not in scenario.zk.tree.nodes
+        assert [line for line in talk if line.startswith("2 <- UpdateMetadata") and "t-0 leader -2" in line]
