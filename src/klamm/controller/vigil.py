@@ -26,7 +26,7 @@ from klamm.model.errors import ZNodeError, ZooKeeperError
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Clock, Network, ZooKeeper
 from klamm.net.client import BrokerConnection
-from klamm.zookeeper.znodes import broker_id
+from klamm.zookeeper.znodes import broker_id, candidates
 
 RETRY_S: Final = 1.0
 
@@ -127,15 +127,17 @@ class Vigil:
             await asyncio.sleep(RETRY_S)
 
     async def _judge(self, watched: _Watched, epoch: BrokerEpoch, lifeline: Lifeline, refused: asyncio.Event) -> None:
-        """Asks again every second as long as it refuses and this reign has not ended: who asked may have had to stand
-        back. That is one event, not many."""
-        told = False
+        """Asks again every second as long as it refuses and this reign has not ended: whoever is faster may fail. That
+        is one event, not many. One that is no candidate leaves the first try to a candidate that lives (design D12).
+        """
+        told = stood_back = False
         while True:
             await refused.wait()
             refused.clear()
             started = self._clock.monotonic()
             try:
                 registered = await self._zk.children(broker_id.PARENT)
+                preferred = await self._preferred(registered, watched.broker)
                 (node,) = await self._zk.get_many([broker_id.path(watched.broker)])
             except ZooKeeperError as error:
                 self._recorder.not_suspected(watched.broker, f"ZooKeeper: {error}")
@@ -157,4 +159,12 @@ class Vigil:
             if not told:
                 self._recorder.decision("controller-suspected", cause, started=started, detail=str(seen))
                 told = True
+            if preferred and str(self._config.broker_id) not in preferred and not stood_back:
+                stood_back = True
+                continue
             self._enqueue(TakeOver(watched.czxid, cause))
+
+    async def _preferred(self, registered: list[str], dead: BrokerId) -> frozenset[str]:
+        """Candidates that are registered, but for the one who is gone."""
+        (names,) = await self._zk.children_many([candidates.PARENT])
+        return frozenset(names or ()) & frozenset(registered) - {str(dead)}

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from klamm.controller import lifeline
+from klamm.controller import lifeline, suspicion
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
@@ -318,3 +318,26 @@ async def test_somebody_else_was_faster() -> None:
         # And from now on that one is watched.
         await scenario.after(lambda: scenario.network.cut_off(2, REFUSED))
         assert scenario.controller.is_active
+
+
+@pytest.mark.parametrize(("candidates", "stands_back"), [([2], True), ([US], False), ([1], False), ([], False)])
+async def test_the_first_try_is_a_living_candidates(
+    candidates: list[int], stands_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 1 leads and dies: if 2 is a candidate it goes first; one that is dead, or we ourselves, hold nobody up."""
+    monkeypatch.setattr(suspicion, "REMIND_EVERY", 1_000_000)
+    scenario = Scenario(**FAST)
+    scenario.prepare(1, 2, 3)
+    for candidate in candidates:
+        scenario.zk.put(f"/config/extension/candidates/{candidate}")
+    led_by(scenario, 1)
+    async with scenario.controller.running():
+        await scenario.settle()
+        await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
+        assert len(scenario.sink.decisions("controller-suspected")) == 1
+        assert scenario.controller.is_active is not stands_back
+        if stands_back:  # nobody came: the next look, a second later, is ours
+            monkeypatch.setattr(suspicion, "REMIND_EVERY", 1)
+            await probe_often()
+            await scenario.settle()
+            assert scenario.controller.is_active
