@@ -83,7 +83,7 @@ class RequestBatch:
         self, view: ControllerContext, brokers: Iterable[BrokerId] | None, partitions: Iterable[PartitionIndex]
     ) -> None:
         """No partitions still tells who is alive. Partitions without leadership info have nothing to tell yet, unless
-        their topic is being deleted: brokers forget them all the same, since it may only be we who could not read it."""
+        their topic is being deleted: brokers forget them all the same, it may only be we who could not read it."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
         state_of, deleting = view.columns.state, view.deleting
         told = [i for i in partitions if state_of[i] is not None or (deleting and view.topic_of(i) in deleting)]
