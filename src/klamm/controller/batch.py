@@ -64,8 +64,10 @@ class RequestBatch:
 
     def _tell_leader_and_isr(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
         """Replicas that are not new, unless an earlier word of this batch said so."""
-        told = self.leader_and_isr.setdefault(broker, {})
-        if told.keys().isdisjoint(partitions):
+        told = self.leader_and_isr.get(broker)
+        if told is None:
+            self.leader_and_isr[broker] = dict.fromkeys(partitions, False)
+        elif told.keys().isdisjoint(partitions):
             told.update(dict.fromkeys(partitions, False))
         else:
             told.update({i: told.get(i, False) for i in partitions})

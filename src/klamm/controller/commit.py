@@ -59,17 +59,19 @@ class Outcome:
 
 
 class Observed(NamedTuple):
-    """States of partitions with their versions, in columns."""
+    """Partitions with their states as read, in columns."""
 
     partitions: Sequence[PartitionIndex]
+    paths: Sequence[str]
     states: Sequence[LeaderAndIsr | ZNodeError | None]
     versions: Sequence[int]
 
 
 class Pending(NamedTuple):
-    """Writes, in columns: partition, change and the version that the write expects."""
+    """Writes, in columns, each with the version that it expects."""
 
     partitions: Sequence[PartitionIndex]
+    paths: Sequence[str]
     writes: Sequence[Write]
     versions: Sequence[int]
 
@@ -89,7 +91,7 @@ class Committer:
     async def read_states(self, view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(view, partitions)
         contents = await until_connected(lambda: self._zk.read_many(paths)) if paths else Contents([], [])
-        return Observed(partitions, partition_state.decode_many(paths, contents), contents.versions)
+        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
 
     async def change_states(
         self,
@@ -110,7 +112,7 @@ class Committer:
             if not writes.partitions:
                 return outcome
             await asyncio.sleep(0)
-            pending, unsure = await self._write_states(view, writes, outcome)
+            pending, unsure = await self._write_states(writes, outcome)
             if not pending:
                 return outcome
             fresh = ()
@@ -121,7 +123,7 @@ class Committer:
         self, view: ControllerContext, partitions: Sequence[PartitionIndex], fresh: Collection[PartitionIndex]
     ) -> Observed:
         unread = [i for i in partitions if i not in fresh] if fresh else partitions
-        read = await self.read_states(view, unread) if unread else Observed((), (), ())
+        read = await self.read_states(view, unread) if unread else Observed((), (), (), ())
         if unread:
             await asyncio.sleep(0)
         if len(unread) == len(partitions):
@@ -130,6 +132,7 @@ class Committer:
         states, versions = view.columns.state, view.columns.zk_version
         return Observed(
             [*read.partitions, *known],
+            [*read.paths, *state_paths(view, known)],
             [*read.states, *(states[i] for i in known)],
             [*read.versions, *(versions[i] for i in known)],
         )
@@ -210,15 +213,12 @@ class Committer:
 
     # --- inside ---
 
-    async def _write_states(
-        self, view: ControllerContext, pending: Pending, outcome: Outcome
-    ) -> tuple[list[PartitionIndex], Unsure]:
+    async def _write_states(self, pending: Pending, outcome: Outcome) -> tuple[list[PartitionIndex], Unsure]:
         """Returns what must be decided again, and of that what may have been applied."""
         different = {id(write): write for write in pending.writes}
         encoded = {key: partition_state.encode(write.state) for key, write in different.items()}
         data = [encoded[id(write)] for write in pending.writes]
-        paths = state_paths(view, pending.partitions)
-        results = await self._try_write(Sets(paths, data, pending.versions))
+        results = await self._try_write(Sets(pending.paths, data, pending.versions))
         if results.count(None) == len(results):
             outcome.written += pending.partitions
             outcome.writes += pending.writes
@@ -226,7 +226,7 @@ class Committer:
             return [], {}
         again: list[PartitionIndex] = []
         unsure: dict[PartitionIndex, tuple[Write, int]] = {}
-        for partition, write, version, result in zip(*pending, results, strict=True):
+        for partition, _, write, version, result in zip(*pending, results, strict=True):
             if not isinstance(result, ZooKeeperError):
                 outcome.write(partition, write, version + 1)
                 continue
@@ -308,23 +308,23 @@ def _decide(seen: Observed, rule: Rule, unsure: Unsure, outcome: Outcome) -> Pen
     states = cast(Sequence[LeaderAndIsr], seen.states)
     changes = decide(rule, seen.partitions, states)
     if all(type(change) is Write for change in changes):
-        return Pending(seen.partitions, cast(Sequence[Write], changes), seen.versions)
-    writes: list[tuple[PartitionIndex, Write, int]] = []
-    for partition, change, version in zip(seen.partitions, changes, seen.versions, strict=True):
+        return Pending(seen.partitions, seen.paths, cast(Sequence[Write], changes), seen.versions)
+    writes: list[tuple[PartitionIndex, str, Write, int]] = []
+    for partition, path, change, version in zip(seen.partitions, seen.paths, changes, seen.versions, strict=True):
         match change:
             case Write():
-                writes.append((partition, change, version))
+                writes.append((partition, path, change, version))
             case Keep(state):
                 outcome.keep(partition, state, version)
             case Refuse(reason):
                 outcome.refused.append((partition, reason))
-    return Pending([w[0] for w in writes], [w[1] for w in writes], [w[2] for w in writes])
+    return Pending([w[0] for w in writes], [w[1] for w in writes], [w[2] for w in writes], [w[3] for w in writes])
 
 
 def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:
     """Without what has no state to decide on, and what turns out to be written already."""
-    rest: list[tuple[PartitionIndex, LeaderAndIsr, int]] = []
-    for partition, state, version in zip(*seen, strict=True):
+    rest: list[tuple[PartitionIndex, str, LeaderAndIsr, int]] = []
+    for partition, path, state, version in zip(*seen, strict=True):
         tried = unsure.get(partition)
         if state is None:
             outcome.refused.append((partition, "there is no state znode"))
@@ -333,8 +333,8 @@ def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:
         elif tried is not None and state == tried[0].state and version == tried[1] + 1:
             outcome.write(partition, tried[0], version)
         else:
-            rest.append((partition, state, version))
-    return Observed([r[0] for r in rest], [r[1] for r in rest], [r[2] for r in rest])
+            rest.append((partition, path, state, version))
+    return Observed([r[0] for r in rest], [r[1] for r in rest], [r[2] for r in rest], [r[3] for r in rest])
 
 
 def _decoded(path: str, node: Node | None) -> tuple[LeaderAndIsr, int] | ZNodeError | None:

@@ -267,15 +267,14 @@ class ControllerContext:
         """Different partitions. States that are one object are interned once."""
         if len(self._states) > INTERNED_MAX:
             self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
-        self._imbalanced -= self._imbalanced_among(partitions)
+        column, versions = self._state, self._zk_version
+        known = [i for i in partitions if column[i] is not None]
+        self._imbalanced -= self._imbalanced_among(known)
+        self._partitions_with_state += len(partitions) - len(known)
         interned = {key: self._states.setdefault(s, s) for key, s in {id(s): s for s in states}.items()}
-        column, versions, first = self._state, self._zk_version, 0
         for partition, state, zk_version in zip(partitions, states, zk_versions, strict=True):
-            if column[partition] is None:
-                first += 1
             column[partition] = interned[id(state)]
             versions[partition] = zk_version
-        self._partitions_with_state += first
         self._imbalanced += self._imbalanced_among(partitions)
 
     def move_partitions(self, partitions: Sequence[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
@@ -435,9 +434,10 @@ class ControllerContext:
         on, column = self._on, self._assigned
         for partition, assignment in zip(partitions, assignments, strict=True):
             column[partition] = interned[id(assignment)]
-            for broker in assignment.replicas:
+            replicas, adding, removing = assignment
+            for broker in replicas:
                 on[broker][partition] = None
-            if assignment.adding or assignment.removing:
+            if adding or removing:
                 self.reassigning.add(partition)
 
     def _replica_column(self, broker: BrokerId) -> bytearray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
@@ -142,14 +142,14 @@ class RequestEncoder:
 
     async def _encoded(self, batch: RequestBatch, *, is_new: bool) -> dict[PartitionIndex, bytes]:
         """Entries of all partitions that any broker is told, each made once."""
-        told: dict[PartitionIndex, None] = {}
-        for partitions in batch.leader_and_isr.values():
-            if is_new:
-                told.update(dict.fromkeys([i for i, new in partitions.items() if new]))
-            else:
-                told.update(dict.fromkeys(partitions))
+        told = batch.leader_and_isr.values()
+        if is_new:
+            news = [[i for i, new in some.items() if new] for some in told if True in some.values()]
+            partitions = dict.fromkeys(chain.from_iterable(news))
+        else:
+            partitions = dict.fromkeys(chain.from_iterable(told))
         made: dict[PartitionIndex, bytes] = {}
-        for some in chunked(list(told), SLICE):
+        for some in chunked(list(partitions), SLICE):
             made.update(zip(some, self._entries(some, self._new if is_new else self._known), strict=True))
             await asyncio.sleep(0)
         return made

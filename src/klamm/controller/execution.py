@@ -275,7 +275,7 @@ class StepRunner:
         context = self._context
         seen = await self._committer.read_states(context, step.partitions)
         refreshed = []
-        for partition, state, version in zip(*seen, strict=True):
+        for partition, _, state, version in zip(*seen, strict=True):
             if isinstance(state, ZNodeError):
                 self._recorder.znode_skipped(state)
             elif state is not None:

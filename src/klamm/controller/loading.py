@@ -125,16 +125,16 @@ class Reader:
         async def read(window: Sequence[PartitionIndex]) -> Observed:
             paths = state_paths(context, window)
             contents = await until_connected(lambda: self._zk.read_many(paths))
-            return Observed(window, partition_state.decode_many(paths, contents), contents.versions)
+            return Observed(window, paths, partition_state.decode_many(paths, contents), contents.versions)
 
         def take(seen: Observed) -> None:
-            partitions, states, versions = seen
+            partitions, _, states, versions = seen
             if not all(type(state) is LeaderAndIsr for state in states):
                 for state in states:
                     if isinstance(state, ZNodeError):
                         self._recorder.znode_skipped(state)
-                found = [row for row in zip(*seen, strict=True) if isinstance(row[1], LeaderAndIsr)]
-                partitions, states, versions = [r[0] for r in found], [r[1] for r in found], [r[2] for r in found]
+                found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
+                partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
             context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
 
         await _read_ahead(partitions, WINDOW, read, take)

@@ -7,6 +7,7 @@ at element borders, so `/kafka` is no prefix of `/kafka2`, and `/` stands for th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from klamm.model.errors import BadArguments, ConfigError
@@ -36,6 +37,8 @@ class Chroot(NamedTuple):
     def absolute_all(self, paths: Sequence[str]) -> list[str]:
         """As `absolute` for each; a call per path would cost more than the rest of a bulk read's packing."""
         prefix = self.prefix
+        if not prefix and all(map(str.startswith, paths, repeat("/"))):
+            return list(paths)
         return [prefix + path if path[:1] == "/" != path else self.absolute(path) for path in paths]
 
     def relative(self, path: str) -> str:
