@@ -120,6 +120,8 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     while position < len(view):
         if bytes(view[position : position + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:  # streams may follow one another
             position += len(XERIAL_HEADER)
+            if position > len(view):
+                raise _corrupt("snappy", "it ends inside its header")
             continue
         if position + 4 > len(view):
             raise _corrupt("snappy", "it ends inside a block length")

@@ -7,13 +7,26 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
+from klamm.wire.batch import (
+    CODEC_MASK,
+    CRC_START,
+    LENGTH_MIN_ANY_FORMAT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    corrupt,
+)
+from klamm.wire.compression import Codec
 from klamm.wire.cursor import INT32, INT64, Cursor, nullable_string, string
 from klamm.wire.errors import ProtocolError
 
 FIRST_WITH_TRANSACTIONAL_ID: Final = 3
+FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_RECORD_ERRORS: Final = 8
+ATTRIBUTES_POSITION: Final = CRC_START + 1
+"""Their low byte, which has the codec."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
@@ -57,6 +70,43 @@ def decode_request(version: int, body: memoryview) -> ProduceRequest:
             if len(entries) > entries_max:
                 raise ProtocolError(f"more than {entries_max} partitions in {len(body)} bytes")
     return ProduceRequest(transactional_id, acks, timeout_ms, list(entries.items()))
+
+
+def unfit(version: int, records: memoryview) -> KafkaError | None:
+    """What Kafka refuses of a partition's records before it looks for the partition's log: from version 3 on exactly
+    one whole batch of format 2, and zstd only from version 7 on (reference broker 1.4, row 3)."""
+    if version < FIRST_WITH_TRANSACTIONAL_ID:
+        return None
+    end = len(records)
+    size = _whole_batch(records, 0)
+    if isinstance(size, KafkaError):
+        return size
+    magic = records[MAGIC_POSITION]
+    if magic > MAGIC:
+        return corrupt(f"message format {magic}")
+    if magic != MAGIC:
+        return KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests with version {version} may only contain batches of format 2, not {magic}",
+        )
+    if version < FIRST_WITH_ZSTD and records[ATTRIBUTES_POSITION] & CODEC_MASK == Codec.ZSTD:
+        return KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Produce requests with version {version} may not use zstd"
+        )
+    if size < end and not isinstance(_whole_batch(records, size), KafkaError):
+        return KafkaError(ErrorCode.INVALID_RECORD, f"Produce requests with version {version} carry one batch each")
+    return None
+
+
+def _whole_batch(records: memoryview, position: int) -> int | KafkaError:
+    """Size of the batch of whatever format, if all of it is there."""
+    if len(records) - position > MAGIC_POSITION:
+        size = INT32.unpack_from(records, position + 8)[0] + LOG_OVERHEAD_BYTES
+        if size < LENGTH_MIN_ANY_FORMAT + LOG_OVERHEAD_BYTES:
+            return corrupt(f"a batch of {size} bytes")
+        if size <= len(records) - position:
+            return int(size)
+    return KafkaError(ErrorCode.INVALID_RECORD, "no complete record batch")
 
 
 def encode_response(version: int, results: Iterable[ProduceResult], throttle_ms: int = 0) -> list[bytes]:

@@ -11,8 +11,10 @@ from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.wire import fetch, produce
 from klamm.wire.apis import ApiKey
+from klamm.wire.compression import Codec
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, encode_response, request_class, response_class
+from klamm.wire.records import Record, build_batch
 
 PRODUCE = range(3, 9)
 FETCH = range(4, 12)
@@ -276,3 +278,34 @@ def test_an_error_code_that_we_do_not_know_is_still_an_error() -> None:
 def test_decoded_by_kafka_python_too() -> None:
     body = b"".join(fetch.encode_response(11, RESULTS))
     assert decode_response(ApiKey.FETCH, 11, body).responses[0].partitions[0].records == b"records"
+
+
+BATCH = build_batch([Record(b"k", b"v", 1)])
+ZSTD = build_batch([Record(b"k", b"v", 1)], codec=Codec.ZSTD)
+
+
+def with_magic(magic: int) -> bytes:
+    return BATCH[:16] + bytes([magic]) + BATCH[17:]
+
+
+@pytest.mark.parametrize(
+    ("version", "records", "expected"),
+    [
+        (3, BATCH, None),
+        (8, ZSTD, None),
+        (3, BATCH + BATCH[:-1], None),  # a torn one at the end is ignored
+        (3, b"", ErrorCode.INVALID_RECORD),
+        (3, BATCH[:-1], ErrorCode.INVALID_RECORD),
+        (3, with_magic(0), ErrorCode.INVALID_RECORD),
+        (8, with_magic(1), ErrorCode.INVALID_RECORD),
+        (2, with_magic(1), None),  # the log refuses it by name
+        (3, with_magic(3), ErrorCode.CORRUPT_MESSAGE),
+        (3, BATCH[:8] + b"\x00\x00\x00\x0d" + BATCH[12:], ErrorCode.CORRUPT_MESSAGE),
+        (6, ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (7, ZSTD, None),
+        (8, BATCH + BATCH, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_a_version_may_carry(version: int, records: bytes, expected: ErrorCode | None) -> None:
+    refusal = produce.unfit(version, memoryview(records))
+    assert (None if refusal is None else refusal.code) is expected

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import tracemalloc
+from collections.abc import Callable
 
 import cramjam
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.wire.batch import pack_batch
-from klamm.wire.compression import Codec, compress, decompress
+from klamm.wire.compression import XERIAL_HEADER, Codec, compress, decompress
 from klamm.wire.records import (
     NEXT_OFFSET,
     BatchHeader,
@@ -56,6 +59,16 @@ records = st.lists(
     min_size=1,
     max_size=8,
 )
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Of what Python allocates, results of the compression libraries included."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def code_of(call: object) -> ErrorCode:
@@ -127,6 +140,64 @@ def test_garbage_does_not_decompress(codec: Codec) -> None:
             ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.MESSAGE_TOO_LARGE,
         )
+
+
+def test_zstd_without_a_content_size_as_java_sends_it() -> None:
+    plain = b"abcdefgh" * 50_000
+    stream = cramjam.zstd.Compressor()  # a stream does not know how long it will be
+    stream.compress(plain)
+    data = bytes(stream.finish())
+    assert zstandard.get_frame_parameters(data).content_size in (0, zstandard.CONTENTSIZE_UNKNOWN)
+    assert bytes(decompress(Codec.ZSTD, data)) == plain
+    assert code_of(lambda: decompress(Codec.ZSTD, data, len(plain) - 1)) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("declared", [0, 1, 10**9, 2**62])
+def test_a_content_size_of_zstd_is_not_believed(declared: int) -> None:
+    """Single segment, eight bytes of content size, then one raw block of five bytes."""
+    frame = b"\x28\xb5\x2f\xfd" + b"\xe0" + struct.pack("<Q", declared) + b"\x29\x00\x00" + b"hello"
+    peak = peak_of(lambda: code_of(lambda: decompress(Codec.ZSTD, frame, 1_000_000)))
+    assert peak < 10_000_000
+
+
+def test_a_window_of_zstd_that_is_larger_than_memory() -> None:
+    frame = b"\x28\xb5\x2f\xfd" + b"\x00" + b"\xf8" + b"\x29\x00\x00" + b"hello"  # two terabytes
+    assert code_of(lambda: decompress(Codec.ZSTD, frame, 1_000_000)) is ErrorCode.CORRUPT_MESSAGE
+
+
+def xerial(*blocks: bytes) -> bytes:
+    return XERIAL_HEADER + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def test_snappy_bombs() -> None:
+    """Each block within the bound, all of them beyond it; and one that only claims to be large."""
+    block = bytes(cramjam.snappy.compress_raw(bytes(400_000)))
+    assert code_of(lambda: decompress(Codec.SNAPPY, xerial(block, block, block), 1_000_000)) is (
+        ErrorCode.MESSAGE_TOO_LARGE
+    )
+    assert len(decompress(Codec.SNAPPY, xerial(block, block), 1_000_000)) == 800_000
+    lie = b"\xff\xff\xff\xff\x0f" + block[3:]
+    for data in (lie, xerial(lie)):
+        assert peak_of(lambda data=data: code_of(lambda: decompress(Codec.SNAPPY, data, 1_000_000))) < 100_000
+        assert code_of(lambda data=data: decompress(Codec.SNAPPY, data, 1_000_000)) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("length", [0, -1, -(2**31), 2**31 - 1, 100])
+def test_xerial_blocks_that_lie_about_their_length(length: int) -> None:
+    data = XERIAL_HEADER + struct.pack(">i", length) + b"\x01\x00a"
+    assert code_of(lambda: decompress(Codec.SNAPPY, data)) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_xerial_header_cut_off() -> None:
+    for cut in range(8, 16):
+        assert code_of(lambda cut=cut: decompress(Codec.SNAPPY, XERIAL_HEADER[:cut])) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_bomb_costs_no_more_memory_than_its_bound(codec: Codec) -> None:
+    bomb = compress(codec, bytes(50_000_000))
+    peak = peak_of(lambda: code_of(lambda: decompress(codec, bomb, 1_000_000)))
+    assert peak < 4_000_000 + 2 * len(bomb)
 
 
 def test_unknown_codec() -> None:

@@ -14,7 +14,7 @@ from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.errors import CloseConnection
-from klamm.wire.produce import ProduceResult, decode_request, encode_response
+from klamm.wire.produce import ProduceResult, decode_request, encode_response, unfit
 
 NO_ACKS: Final = 0
 
@@ -30,10 +30,12 @@ async def handle(
             allowed[name.topic] = services.may(context, Operation.WRITE, name.topic)
         if request.transactional_id is not None:
             results.append(ProduceResult(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-        elif allowed[name.topic]:
-            accepted.append((name, records))
-        else:
+        elif not allowed[name.topic]:
             results.append(ProduceResult(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        elif (refusal := unfit(version, records)) is not None and name in services.metadata:
+            results.append(ProduceResult(name, refusal.code, message=refusal.message))
+        else:
+            accepted.append((name, records))
     appended = await services.appends.append(
         accepted, acks=request.acks, timeout_ms=request.timeout_ms, client=context.connection
     )
