@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from klamm.model.errors import ConfigError
@@ -18,12 +19,15 @@ def run_zookeeper(*, port: int, data: Path | None) -> None:
 async def _serve(port: int, data: Path | None) -> int:
     stop = runtime.stop_on_signals()
     ports = runtime.real_ports()
-    journal = None if data is None else FileJournal(data)
+    journal = None if data is None else FileJournal(data, sync=True)
     server = MemoryZooKeeper(ports.network, ports.clock, ports.random, journal=journal)
     try:
         async with server.running("127.0.0.1", port):
             print(f"ZooKeeper ready: 127.0.0.1:{server.port}", flush=True)
-            await stop.wait()
+            stopping, failing = asyncio.create_task(stop.wait()), asyncio.create_task(server.failed())
+            done, pending = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+            return 1 if failing in done else 0
     except OSError as error:
         raise ConfigError(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}") from None
-    return 0

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from klamm.model import ports as ops
+from klamm.model.errors import ConnectionLoss
 from klamm.model.ports import OPEN_ACL, Acl, CreateMode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.server import files
 from klamm.zookeeper.server.access import Caller
+from klamm.zookeeper.server.compaction import compact
 from klamm.zookeeper.server.database import Database
-from klamm.zookeeper.server.journal import FileJournal, JournalDamaged
+from klamm.zookeeper.server.files import JournalDamaged
+from klamm.zookeeper.server.journal import FileJournal, JournalUnusable
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.server.records import pack_snapshot
 from klamm.zookeeper.server.rules import Create, Delete, SetAcl, SetData
@@ -87,7 +94,8 @@ def test_reopened_is_the_same(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of openings: the disk is not the matter here
     database, journal = opened(tmp_path / "whole")
     empty = state(database)
     ends: list[int] = []
@@ -152,18 +160,25 @@ async def journal_of_a_running_server(directory: Path) -> list[tuple[int, bytes]
 
 
 async def test_a_real_journal_cut_at_every_byte_of_its_last_4_kib(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    scaled: Callable[[int, int], int],
 ) -> None:
+    """In the small run at every seventh, and around the end of each record."""
     marks = await journal_of_a_running_server(tmp_path / "whole")
     path = segment(tmp_path / "whole")
     whole = path.read_bytes()
     assert marks[-1][0] == len(whole) > 4096
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of openings: the disk is not the matter here
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     target = tmp_path / "cut"
     target.mkdir()
     cut = target / path.name
     with caplog.at_level(logging.WARNING):
-        for size in range(len(whole) - 4096, len(whole) + 1):
+        first, around = len(whole) - 4096, {end + offset for end, _ in marks for offset in (-1, 0, 1)}
+        for size in range(first, len(whole) + 1):
+            if (size - first) % scaled(7, 1) and size not in around:
+                continue
             cut.write_bytes(whole[:size])
             end, expected = max(mark for mark in marks if mark[0] <= size)
             caplog.clear()
@@ -213,17 +228,76 @@ def test_a_missing_record_stops_the_start(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_snapshots_replace_what_they_contain(tmp_path: Path) -> None:
+def compacted(journal: FileJournal) -> None:
+    """Wait for the process that is at it."""
+    assert journal._compaction is not None
+    assert journal._compaction.wait(timeout=60) == 0
+
+
+def test_a_full_segment_is_compacted_by_a_process_of_its_own(tmp_path: Path) -> None:
     database, journal = opened(tmp_path, segment_bytes_max=2000)
-    for number in range(20):
+    for number in range(8):
         write_some(database, 3, seed=number)
         journal.flush()
+    assert len(list(tmp_path.glob("journal.*"))) > 1
+    compacted(journal)
+    (first,) = files.zxids(tmp_path, "snapshot")
+    assert files.zxids(tmp_path, "journal")[0] == first  # what it replaces is gone
+    write_some(database, 3, seed=9)
+    journal.flush()  # begins another segment, and compacts all before it
+    compacted(journal)
     assert len(list(tmp_path.glob("snapshot.*"))) == 1
     assert len(list(tmp_path.glob("journal.*"))) == 1
     journal.close()
     again, journal = opened(tmp_path)
     assert state(again) == state(database)
     journal.close()
+
+
+def test_death_at_any_step_of_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its calls that changes a file is the last one in turn; the files open with everything all the same."""
+
+    class Killed(BaseException):
+        pass
+
+    database, journal = opened(tmp_path / "whole", segment_bytes_max=700)
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: None)
+    for number in range(4):
+        write_some(database, 1, seed=number)
+        journal.flush()
+    journal.close()
+    upto = files.zxids(tmp_path / "whole", "journal")[-1]
+    steps = 0
+    while True:
+        target = tmp_path / str(steps)
+        shutil.copytree(tmp_path / "whole", target)
+        left = steps
+
+        def guarded(call: Any) -> Any:
+            def guard(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    raise Killed
+                left -= 1
+                return call(*arguments, **options)
+
+            return guard
+
+        with monkeypatch.context() as patch:
+            for name in ("write", "fsync", "rename", "unlink"):
+                patch.setattr(os, name, guarded(getattr(os, name)))
+            try:
+                compact(target, upto)
+                finished = True
+            except Killed:
+                finished = False
+        recovered, journal = opened(target)
+        assert state(recovered) == state(database), f"killed at step {steps}"
+        journal.close()
+        if finished:
+            break
+        steps += 1
+    assert steps >= 5
 
 
 def test_a_snapshot_that_was_not_finished_is_ignored(tmp_path: Path) -> None:
@@ -237,46 +311,100 @@ def test_a_snapshot_that_was_not_finished_is_ignored(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_death_between_snapshot_and_new_segment(tmp_path: Path) -> None:
-    database, journal = opened(tmp_path)
-    write_some(database, 3)
+def test_compaction_of_what_is_damaged_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: None)
+    database, journal = opened(tmp_path, segment_bytes_max=100)
+    write_some(database, 1)
     journal.flush()
-    old = segment(tmp_path)
-    content = old.read_bytes()
-    journal.snapshot()
     journal.close()
-    segment(tmp_path).unlink()
-    old.write_bytes(content)
-    again, journal = opened(tmp_path)
-    assert state(again) == state(database)
-    write_some(again, 2, seed=5)
-    journal.close()
-    third, journal = opened(tmp_path)
-    assert state(third) == state(again)
-    journal.close()
+    first = tmp_path / "journal.0000000000000000"
+    first.write_bytes(first.read_bytes()[:-1])
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(JournalDamaged, match="but others follow"):
+        compact(tmp_path, database.zxid)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     _database, journal = opened(tmp_path)
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(JournalUnusable, match="another server uses it"):
         opened(tmp_path)
     journal.close()
     opened(tmp_path)[1].close()
 
 
-def test_after_a_failed_write_nothing_more_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database, journal = opened(tmp_path)
+@pytest.mark.parametrize(("name", "sync"), [("write", False), ("write", True), ("fdatasync", True)])
+def test_after_a_failed_write_nothing_more_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sync: bool
+) -> None:
+    database, journal = opened(tmp_path, sync=sync)
     write_some(database, 1)
     journal.flush()
+    acknowledged = state(database)
 
-    def full(descriptor: int, data: bytes) -> int:
+    def full(*arguments: Any) -> int:
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.write", full)
+        patch.setattr(os, name, full)
         database.spend_zxid()
         with pytest.raises(OSError, match="no space"):
             journal.flush()
     with pytest.raises(OSError, match="no space"):
+        journal.flush()  # also with nothing more to write: whoever reads would see what is not kept
+    journal.close()
+    with pytest.raises(JournalUnusable, match="failed before"):
+        journal.open(database)
+    again, journal = opened(tmp_path)
+    if name == "write":
+        assert state(again) == acknowledged
+    journal.close()
+
+
+def test_sync_comes_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    database, journal = opened(tmp_path, sync=True)
+    for count in (1, 2):
+        database.spend_zxid()
+        database.spend_zxid()
         journal.flush()
+        journal.flush()
+        assert len(synced) == count  # one for all that came before
+    journal.close()
+
+
+async def test_a_full_disk_stops_the_server_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), journal=FileJournal(tmp_path))
+    async with server.running():
+        clients = [
+            ZooKeeperClient(AsyncioNetwork(), SystemClock(), random.Random(1), server.address, 10_000) for _ in range(2)
+        ]
+        writer, reader = clients
+        for client in clients:
+            await client.start()
+        await writer.create("/a", b"kept")
+
+        def full(descriptor: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(ConnectionLoss):
+            await writer.set("/a", b"lost")
+        assert (await server.failed()).errno == 28
+        waiting = asyncio.create_task(reader.get("/a"))  # cut off, or it would read what is not kept
+        await asyncio.wait((waiting,), timeout=0.2)
+        assert not waiting.done() or isinstance(waiting.exception(), ConnectionLoss)
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert lines == [
+            "cannot write the journal: No space left on device; no answer leaves any more, the server stops"
+        ]
+        monkeypatch.undo()
+        for client in clients:
+            await client.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+    recovered, journal = opened(tmp_path)
+    assert recovered.tree.nodes["/a"].data == b"kept"
     journal.close()

@@ -52,7 +52,7 @@ class ServerConnection:
             self._answer_word(bytes(self._input[:4]).decode())
         else:
             self._take_frames()
-        self._service.flush()
+        self._service.flush_soon()
 
     def connection_lost(self) -> None:
         self.open = False

@@ -165,6 +165,9 @@ class MemoryZooKeeper:
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_ms = 0
         self._containers: asyncio.TimerHandle | None = None
+        self._failed = asyncio.Event()
+        self._flushing = False
+        self.service.on_failure = self._on_failure
 
     @property
     def port(self) -> int:
@@ -188,17 +191,21 @@ class MemoryZooKeeper:
         self.host = host
         if self._journal is not None:
             self._journal.open(self.service.database)
+            self.service.flush_soon = self._flush_soon
         self.service.sessions.touch_all(self.service.database.now_ms())
         self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
         self.watch_containers()
         self.watch_expiry()
 
+    async def failed(self) -> OSError:
+        """Returns when the journal cannot be written any more: nobody is answered, all that is left is to stop."""
+        await self._failed.wait()
+        assert self.service.failure is not None
+        return self.service.failure
+
     async def stop(self) -> None:
         """Close the listener and every connection. Sessions and data stay."""
-        for timer in (self._expiry, self._containers):
-            if timer is not None:
-                timer.cancel()
-        self._expiry = self._containers = None
+        self._cancel_timers()
         if self._listening is not None:
             self._listening.close()
             self.service.close_all()
@@ -206,6 +213,28 @@ class MemoryZooKeeper:
             self._listening = None
         if self._journal is not None:
             self._journal.close()
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._expiry, self._containers):
+            if timer is not None:
+                timer.cancel()
+        self._expiry = self._containers = None
+
+    def _flush_soon(self) -> None:
+        """Once for all connections that were heard in this turn of the loop: they share the wait for the disk."""
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self.service.flush()
+
+    def _on_failure(self) -> None:
+        self._failed.set()
+        self._cancel_timers()
+        if self._listening is not None:
+            self._listening.close()
 
     def expire(self, session_id: int) -> None:
         self.service.expire(session_id)
@@ -219,7 +248,7 @@ class MemoryZooKeeper:
         """Have a timer run at the earliest end of a session. Requests only move ends later, so an early timer is right:
         it finds nothing to do and sets the next one."""
         due_ms = self.service.sessions.next_expiry_ms()
-        if due_ms is None or self._listening is None:
+        if due_ms is None or self._listening is None or self._failed.is_set():
             return
         if self._expiry is not None:
             if self._expiry_ms <= due_ms:
@@ -236,7 +265,7 @@ class MemoryZooKeeper:
 
     def watch_containers(self) -> None:
         """Only while there are any: a timer without end would keep a virtual clock running for nothing."""
-        if self._containers is None and self.service.database.tree.containers:
+        if self._containers is None and not self._failed.is_set() and self.service.database.tree.containers:
             loop = asyncio.get_running_loop()
             self._containers = loop.call_later(CONTAINER_CHECK_SECONDS, self._check_containers)
 

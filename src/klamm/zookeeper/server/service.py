@@ -7,6 +7,7 @@ zookeeper.md section 4.2). Output leaves by `flush`, after the journal: nobody i
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -33,6 +34,8 @@ from klamm.zookeeper.server.tree import (
     Transaction,
 )
 from klamm.zookeeper.server.watches import Family, Mode, WatchTable
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = "3.9.5-klamm"
 """The release whose behaviour we follow: clients look at it to know what they may ask for."""
@@ -78,6 +81,11 @@ class ZooKeeperService:
         self.watches: WatchTable[ServerConnection] = WatchTable()
         self.connections: dict[ServerConnection, None] = {}
         self.followers: list[OnCommit] = []
+        self.failure: OSError | None = None
+        """Of the journal; from then on nobody is answered."""
+        self.on_failure: Callable[[], None] = lambda: None
+        self.flush_soon: Callable[[], None] = self.flush
+        """After a packet of requests; whoever has a loop and a journal may wait here for the packets of others."""
         if sessions is None:
             sessions = SessionTable(
                 tick_ms=tick_ms,
@@ -120,10 +128,25 @@ class ZooKeeperService:
         if not self._with_output:
             return
         if self._journal is not None:
-            self._journal.flush()
+            try:
+                self._journal.flush()
+            except OSError as error:
+                self._fail(error)
         ready, self._with_output = self._with_output, {}
         for connection in ready:
             connection.finish()
+
+    def _fail(self, error: OSError) -> None:
+        """What was not written must not be told, and nothing more can be written: everybody is cut off."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("cannot write the journal: %s; no answer leaves any more, the server stops", error.strerror)
+        for connection in list(self._with_output):
+            connection.drop_output()
+        for connection in list(self.connections):
+            connection.drop_output()
+            connection.close()
+        self.on_failure()
 
     def close_all(self) -> None:
         for connection in list(self.connections):
