@@ -43,7 +43,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, ZooKeeperNotStarted
-from klamm.zookeeper.znodes import broker_id, partition_state
+from klamm.zookeeper.znodes import broker_id, controller_epoch, partition_state
 from klamm.zookeeper.znodes import config as config_znode
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
@@ -197,7 +197,7 @@ async def run(*, partitions: int, brokers: int, replication: int, rounds: int, a
         if against is not None:
             contenders.append(kafka_contender(against, directory))
         async with AsyncExitStack() as stack:
-            zookeeper = EmbeddedZooKeeper(directory / "zookeeper", force_sync=False, heap_mb=2048)
+            zookeeper = EmbeddedZooKeeper(directory / "zookeeper", force_sync=False, heap_mb=2048, lasting=True)
             await stack.enter_async_context(zookeeper.running())
             bench = await _prepared(stack, zookeeper, partitions, range(1, brokers + 1), replication)
             for contender in contenders:
@@ -259,7 +259,8 @@ async def write_cluster(
     """Topics of 100 partitions, spread as Kafka would, every partition led by its first replica. Returns the states."""
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
-    nodes: list[Create] = []
+    # A cluster that has partitions has had a controller; without this node ours would look for the last one's epoch.
+    nodes = [Create(controller_epoch.PATH, controller_epoch.encode(ControllerEpoch(0)))]
     states: dict[str, bytes] = {}
     for number in range(-(-partitions // PARTITIONS_PER_TOPIC)):
         topic = f"bench-{number:05d}"

@@ -151,7 +151,7 @@ def _figures(operations: int, samples: Sequence[Sample]) -> dict[str, float]:
 
 async def run(*, nodes: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="klamm-bench-") as directory:
-        zookeeper = EmbeddedZooKeeper(Path(directory), force_sync=False, heap_mb=2048)
+        zookeeper = EmbeddedZooKeeper(Path(directory), force_sync=False, heap_mb=2048, lasting=True)
         async with zookeeper.running():
             bench = Bench(zookeeper.connect_string, nodes)
             await bench.fill()
