@@ -26,12 +26,14 @@ from typing import Any, Final, NamedTuple
 import orjson
 from kafka.admin import KafkaAdminClient
 
-from klamm.bench.producer import PACE_S, SteadyProducer
+from klamm.bench.producer import SteadyProducer
 from klamm.model.ids import TopicPartition
 from klamm.testing.cluster import KlammCluster, running_cluster
 
 SESSION_TIMEOUT_MS: Final = 6_000
 GIVE_UP_S: Final = 60.0
+STEADY_S: Final = 2.0
+"""Under load before the kill: fetchers, purgatories and connections are as they are in life."""
 EVENTS_SETTLE_S: Final = 0.5
 """Events are written a moment after what they are about, off the critical path."""
 LED, FOLLOWED = "led", "followed"
@@ -120,7 +122,7 @@ async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, d
         began = time.time()
         await producer.send(producer.partitions)
         await producer.wait_acknowledged(began, GIVE_UP_S)
-        await asyncio.sleep(2 * PACE_S)
+        await asyncio.sleep(STEADY_S)
         killed = time.time()
         await asyncio.to_thread(cluster.kill, broker)
         await producer.send(producer.partitions)

@@ -62,7 +62,9 @@ class LocalBroker:
     def alive(self) -> bool:
         return self.child.alive
 
-    async def start(self) -> None:
+    async def start(self, properties: Properties | None = None) -> None:
+        """`properties`: on top of those it has, from now on."""
+        self._properties |= properties or {}
         self.directory.mkdir(parents=True, exist_ok=True)
         self._file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         await self.child.start(READY_TIMEOUT)
@@ -170,7 +172,7 @@ class LocalCluster:
                 yield address
             return
         self.zookeeper_kind = "embedded Apache ZooKeeper"
-        server = EmbeddedZooKeeper(self._directory / "zookeeper", force_sync=self._durable)
+        server = EmbeddedZooKeeper(self._directory / "zookeeper", force_sync=self._durable, lasting=self._durable)
         async with server.running():
             yield f"{HOST}:{server.port}"
 

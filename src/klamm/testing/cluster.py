@@ -128,8 +128,9 @@ class KlammCluster:
         """SIGTERM: a controlled shutdown."""
         self._call(self._local.brokers[broker].child.stop())
 
-    def start(self, broker: int) -> None:
-        self._call(self._local.brokers[broker].start())
+    def start(self, broker: int, properties: Mapping[str, str] | None = None) -> None:
+        """With these properties of its own, from now on."""
+        self._call(self._local.brokers[broker].start(properties))
 
     def pause(self, broker: int) -> None:
         """SIGSTOP: alive for the kernel, dead for everybody else."""
