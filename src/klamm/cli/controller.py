@@ -1,20 +1,38 @@
-"""klamm controller: who is it, since when."""
+"""klamm controller: who is it, who was it, who shall be it; and klamm deletions, the other thing people ask it."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from klamm.admin.controller_history import notes, read_events, terms
+from klamm.admin.pending_deletions import waits_for
 from klamm.cli.client import admin
-from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, fail, print_json
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, fail, print_json, print_table
+
+T = TypeVar("T")
 
 controller_app = typer.Typer(help="The active controller.", no_args_is_help=True)
+candidates_app = typer.Typer(help="Brokers that shall be controller before others.", no_args_is_help=True)
+controller_app.add_typer(candidates_app, name="candidates")
 
+EVENTS_FILE = "state-change.json"
+ZOOKEEPER_VARIABLE = "KLAMM_ZOOKEEPER"
 ZooKeeperOption = Annotated[
-    str, typer.Option("--zookeeper", help="HOST:PORT[/chroot]: adds the epoch and since when, read from ZooKeeper.")
+    str,
+    typer.Option(
+        "--zookeeper",
+        help="HOST:PORT[/chroot]: adds the epoch, since when, candidates and what is quarantined.",
+        envvar=ZOOKEEPER_VARIABLE,
+    ),
 ]
+ZooKeeper = Annotated[str, typer.Option("--zookeeper", help="HOST:PORT[/chroot].", envvar=ZOOKEEPER_VARIABLE)]
+BrokerArgument = Annotated[int, typer.Argument(help="Broker id.", min=0)]
 
 
 @controller_app.command()
@@ -31,17 +49,154 @@ def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeperOption = 
     )
     shown: dict[str, Any] = {"controller": controller, "address": address, "cluster_id": cluster["cluster_id"]}
     if zookeeper:
-        with clear_errors():
-            shown |= asyncio.run(_term(zookeeper))
+        from klamm.server.inspection import controller_term
+
+        shown |= _ask(controller_term(zookeeper))
     if json:
         print_json(shown)
         return
     where = f" at {address}" if address else ""
     term = f", epoch {shown['epoch']}, since {shown['since']}" if zookeeper else ""
     typer.echo(f"controller is broker {controller}{where}{term}")
+    if shown.get("candidates"):
+        typer.echo(f"candidates: {', '.join(map(str, shown['candidates']))}")
+    for entry in shown.get("quarantined", ()):
+        typer.echo(f"quarantined: {entry['path']} ({entry['reason']})")
 
 
-async def _term(connect: str) -> dict[str, Any]:
-    from klamm.server.inspection import controller_term
+@controller_app.command()
+def history(
+    events: Annotated[
+        list[Path], typer.Argument(help=f"{EVENTS_FILE} of the brokers, or directories that hold some.", exists=True)
+    ],
+    json: Json = False,
+) -> None:
+    """Who was controller, since when and why, from the events that the brokers wrote."""
+    files = list(_event_files(events))
+    if not files:
+        fail(f"no {EVENTS_FILE} in {', '.join(map(str, events))}")
+    found = [event for file in files for event in _events_of(file)]
+    told, noted = terms(found), notes(found)
+    if json:
+        print_json({"terms": [term._asdict() for term in told], "notes": [note._asdict() for note in noted]})
+        return
+    rows = [
+        (t.epoch, "?" if t.broker is None else t.broker, _moment(t.since_ms), _moment(t.until_ms), t.why, t.ended_by)
+        for t in told
+    ]
+    print_table(("EPOCH", "BROKER", "SINCE", "UNTIL", "WHY", "ENDED BY"), rows)
+    if noted:
+        typer.echo("")
+        print_table(
+            ("TIME", "BROKER", "EVENT", "CAUSE", "DETAIL"),
+            [(_moment(n.time_ms), n.broker, n.event, n.cause, n.detail) for n in noted],
+        )
 
-    return await controller_term(connect)
+
+@controller_app.command()
+def move(
+    zookeeper: ZooKeeper,
+    broker: Annotated[int | None, typer.Argument(help="Broker id; the first live candidate without one.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for it.", min=0.1)] = 15.0,
+    json: Json = False,
+) -> None:
+    """Hand the office over, whoever holds it: the klamm broker that is named takes it, without a gap."""
+    from klamm.server.office_desk import move_controller
+
+    result = _ask(move_controller(zookeeper, broker, timeout))
+    if json:
+        print_json(result)
+        return
+    if result["moved"]:
+        former = "nobody" if result["from"] is None else f"broker {result['from']}"
+        typer.echo(f"the controller moved from {former} to broker {result['to']}")
+    else:
+        typer.echo(f"broker {result['to']} is the controller already")
+
+
+@candidates_app.command("list")
+def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
+    """Who is preferred, and who of them is alive."""
+    from klamm.server.inspection import candidates_report
+
+    report = _ask(candidates_report(zookeeper))
+    if json:
+        print_json({"candidates": report})
+        return
+    rows = [
+        (e["broker"], e.get("ignored") or ("controller" if e["controller"] else "alive" if e["alive"] else "dead"))
+        for e in report
+    ]
+    print_table(("BROKER", "STATE"), rows)
+
+
+@candidates_app.command("add")
+def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
+    """Prefer this broker. From a controller that is no candidate it takes over after its settle time."""
+    from klamm.server import office_desk
+
+    added = _ask(office_desk.add_candidate(zookeeper, broker))
+    if json:
+        print_json({"broker": broker, "added": added})
+    else:
+        typer.echo(f"broker {broker} is {'now' if added else 'already'} a candidate")
+
+
+@candidates_app.command("remove")
+def remove_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
+    """Prefer it no longer."""
+    from klamm.server import office_desk
+
+    _ask(office_desk.remove_candidate(zookeeper, broker))
+    if json:
+        print_json({"broker": broker, "removed": True})
+    else:
+        typer.echo(f"broker {broker} is no candidate any more")
+
+
+def deletions(zookeeper: ZooKeeper, json: Json = False) -> None:
+    """Topics that are marked for deletion, and what each waits for."""
+    from klamm.server.inspection import marked_topics
+
+    found = _ask(marked_topics(zookeeper))
+    report = [
+        (
+            marked.topic,
+            marked.since,
+            f"its znode to be mended: {marked.problem}"
+            if marked.problem
+            else waits_for(
+                marked.partitions,
+                found.live,
+                has_controller=found.has_controller,
+                quarantined=marked.quarantined,
+            ),
+        )
+        for marked in found.topics
+    ]
+    if json:
+        print_json({"deletions": [dict(zip(("topic", "since", "waits_for"), row, strict=True)) for row in report]})
+        return
+    print_table(("TOPIC", "SINCE", "WAITS FOR"), report)
+
+
+def _ask(question: Coroutine[Any, Any, T]) -> T:
+    with clear_errors():
+        return asyncio.run(question)
+
+
+def _event_files(paths: list[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob(EVENTS_FILE))
+        else:
+            yield path
+
+
+def _events_of(file: Path) -> list[dict[str, Any]]:
+    with file.open("rb") as lines:
+        return list(read_events(lines))
+
+
+def _moment(time_ms: int | None) -> str:
+    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

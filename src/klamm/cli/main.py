@@ -6,7 +6,7 @@ import typer
 
 from klamm.cli import messages, servers
 from klamm.cli.bench import bench_app
-from klamm.cli.controller import controller_app
+from klamm.cli.controller import controller_app, deletions
 from klamm.cli.lake import lake_app
 from klamm.cli.leaders import leaders_app
 from klamm.cli.reassign import reassign_app
@@ -25,6 +25,7 @@ app.command()(servers.broker)
 app.command()(servers.zookeeper)
 app.add_typer(topics_app, name="topics")
 app.add_typer(controller_app, name="controller")
+app.command()(deletions)
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(leaders_app, name="leaders")
 app.command()(messages.produce)

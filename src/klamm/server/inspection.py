@@ -1,24 +1,130 @@
-"""What ZooKeeper tells about the controller's term, for the command line."""
+"""What ZooKeeper tells about the office of the controller, for the command line. Nothing here writes."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from klamm.model.errors import NoNode
+from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.ids import BrokerId
+from klamm.model.partition import Assignment
 from klamm.server.runtime import real_ports
 from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import broker_id, candidates, controller, controller_epoch, delete_topics, quarantine
+from klamm.zookeeper.znodes import topic as topic_znode
+from klamm.zookeeper.znodes.quarantine import Quarantined
+
+SESSION_TIMEOUT_MS = 10_000
+
+
+class MarkedTopic(NamedTuple):
+    """A topic that is marked for deletion."""
+
+    topic: str
+    since: str
+    partitions: dict[int, Assignment] | None
+    """None: its znode is gone, or cannot be read."""
+    problem: str
+    quarantined: bool
+
+
+class Marked(NamedTuple):
+    topics: list[MarkedTopic]
+    live: frozenset[BrokerId]
+    has_controller: bool
+
+
+@asynccontextmanager
+async def zookeeper(connect: str) -> AsyncIterator[ZooKeeperClient]:
+    ports = real_ports()
+    client = ZooKeeperClient(ports.network, ports.clock, ports.random, connect, SESSION_TIMEOUT_MS)
+    async with client.running():
+        yield client
+
+
+async def children(zk: ZooKeeperClient, parent: str) -> list[str]:
+    try:
+        return sorted(await zk.children(parent))
+    except NoNode:
+        return []
+
+
+async def live_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
+    return candidates.ids_of(await children(zk, broker_id.PARENT))
+
+
+async def preferred_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
+    return candidates.ids_of(await children(zk, candidates.PARENT))
+
+
+async def holder(zk: ZooKeeperClient) -> BrokerId | None:
+    """None: nobody, or /controller cannot be read."""
+    (node,) = await zk.get_many([controller.PATH])
+    try:
+        return None if node is None else controller.decode(controller.PATH, node.data)
+    except ZNodeError:
+        return None
 
 
 async def controller_term(connect: str) -> dict[str, Any]:
-    """Epoch of the controller, and since when its znode exists."""
-    ports = real_ports()
-    client = ZooKeeperClient(ports.network, ports.clock, ports.random, connect, session_timeout_ms=10_000)
-    async with client.running():
-        epoch = await client.get("/controller_epoch")
+    """Epoch of the controller, since when its znode exists, who is preferred, and what is set aside."""
+    async with zookeeper(connect) as zk:
+        node, epoch = await zk.get_many([controller.PATH, controller_epoch.PATH])
+        since = None
+        if node is not None:
+            since = datetime.fromtimestamp(node.stat.ctime_ms / 1000, UTC).isoformat(timespec="milliseconds")
         try:
-            node = await client.get("/controller")
-        except NoNode:
-            return {"epoch": int(epoch.data or b"0"), "since": None}
-        since = datetime.fromtimestamp(node.stat.ctime_ms / 1000, UTC)
-        return {"epoch": int(epoch.data or b"0"), "since": since.isoformat(timespec="milliseconds")}
+            number = controller_epoch.decode(controller_epoch.PATH, epoch.data if epoch else None)
+        except ZNodeError:
+            number = None
+        return {
+            "epoch": number,
+            "since": since,
+            "candidates": await preferred_brokers(zk),
+            "quarantined": [{"path": entry.path, "reason": entry.reason} for entry in await _quarantined(zk)],
+        }
+
+
+async def candidates_report(connect: str) -> list[dict[str, Any]]:
+    async with zookeeper(connect) as zk:
+        live, leading = await live_brokers(zk), await holder(zk)
+        names = await children(zk, candidates.PARENT)
+        junk = [name for name in names if not candidates.ids_of([name])]
+        report: list[dict[str, Any]] = [
+            {"broker": broker, "alive": broker in live, "controller": broker == leading}
+            for broker in candidates.ids_of(names)
+        ]
+        return report + [{"broker": name, "ignored": "its name is no broker id"} for name in junk]
+
+
+async def marked_topics(connect: str) -> Marked:
+    async with zookeeper(connect) as zk:
+        topics = await children(zk, delete_topics.PARENT)
+        markers = await zk.get_many([delete_topics.path(topic) for topic in topics])
+        nodes = await zk.get_many([topic_znode.path(topic) for topic in topics])
+        aside = {entry.path for entry in await _quarantined(zk)}
+        marked = []
+        for topic, marker, node in zip(topics, markers, nodes, strict=True):
+            path, partitions, problem = topic_znode.path(topic), None, ""
+            try:
+                partitions = topic_znode.decode(path, node.data).partitions if node else None
+            except ZNodeError as error:
+                problem = error.reason
+            since = datetime.fromtimestamp(marker.stat.ctime_ms / 1000, UTC).isoformat("T", "seconds") if marker else ""
+            marked.append(MarkedTopic(topic, since, partitions, problem, path in aside))
+        return Marked(marked, frozenset(await live_brokers(zk)), await holder(zk) is not None)
+
+
+async def _quarantined(zk: ZooKeeperClient) -> list[Quarantined]:
+    """Those that still hold: what has changed since is only not swept yet."""
+    paths = [f"{quarantine.PARENT}/{name}" for name in await children(zk, quarantine.PARENT)]
+    entries = []
+    for path, node in zip(paths, await zk.get_many(paths), strict=True):
+        try:
+            entries.append(quarantine.decode(path, node.data if node else None))
+        except ZNodeError:
+            continue
+    nodes = await zk.get_many([entry.path for entry in entries])
+    return [e for e, node in zip(entries, nodes, strict=True) if node is not None and node.stat.mzxid == e.mzxid]

@@ -1,0 +1,90 @@
+"""Who was controller, since when and why, from the events that klamm brokers leave behind (state-change.json).
+
+A term begins with `controller-elected` and ends with `controller-resigned` of the same epoch, or at the latest when the
+next one begins. Epochs that nobody of klamm tells of were held by others: they are shown as unknown, not left out.
+
+>>> lines = [b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
+...          b'"event":"controller-elected","cause":"/controller was free"}']
+>>> terms(read_events(lines))
+[Term(epoch=3, broker=2, since_ms=1000, why='/controller was free', until_ms=None, ended_by='')]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+ELECTED: Final = "controller-elected"
+RESIGNED: Final = "controller-resigned"
+NOTED: Final = (
+    "controller-moved",
+    "controller-healed",
+    "controller-epoch-healed",
+    "controller-failed",
+    "controller-unfit",
+    "quarantined",
+    "quarantine-ended",
+)
+"""What else happened to the office, in the order of time."""
+
+
+class Term(NamedTuple):
+    epoch: int
+    broker: int | None
+    """None: no klamm broker told of it."""
+    since_ms: int | None
+    why: str
+    until_ms: int | None = None
+    ended_by: str = ""
+
+
+class Note(NamedTuple):
+    time_ms: int
+    broker: int
+    event: str
+    cause: str
+    detail: str
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Decisions about the office. A torn last line, or one of a later schema, is passed over."""
+    for line in lines:
+        if b'"decision"' not in line:
+            continue  # state changes are many, and none of them is about the office
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if event.get("event") in (ELECTED, RESIGNED, *NOTED):
+            yield event
+
+
+def terms(events: Iterable[dict[str, Any]]) -> list[Term]:
+    by_epoch: dict[int, Term] = {}
+    ends: dict[int, tuple[int, str]] = {}
+    for event in events:
+        epoch = event["controller_epoch"]
+        if event["event"] == ELECTED:
+            by_epoch[epoch] = Term(epoch, event["broker"], event["time_ms"], event["cause"])
+        elif event["event"] == RESIGNED:
+            ends[epoch] = (event["time_ms"], event["cause"])
+    if not by_epoch:
+        return []
+    told: list[Term] = []
+    for epoch in range(min(by_epoch), max(by_epoch) + 1):
+        term = by_epoch.get(epoch)
+        if term is None:
+            if told and told[-1].broker is None:
+                continue  # one line for a gap, however wide
+            term = Term(epoch, None, None, "not told by klamm")
+        elif epoch in ends:
+            term = term._replace(until_ms=ends[epoch][0], ended_by=ends[epoch][1])
+        told.append(term)
+    return told
+
+
+def notes(events: Iterable[dict[str, Any]]) -> list[Note]:
+    noted = (e for e in events if e["event"] in NOTED)
+    return sorted(Note(e["time_ms"], e["broker"], e["event"], e["cause"], e.get("detail", "")) for e in noted)
