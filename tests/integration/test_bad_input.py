@@ -120,3 +120,65 @@ def test_garbage_closes_its_connection_and_nothing_else(cluster: KlammCluster, n
         assert producer.send("kept", name.encode()).get(timeout=30).topic == "kept"
     finally:
         producer.close()
+
+
+def exchange(cluster: KlammCluster, *requests: bytes) -> list[bytes]:
+    """Payloads of the answers, all on one connection."""
+    host, _, port = cluster.bootstrap.partition(":")
+    answers = []
+    with socket.create_connection((host, int(port)), timeout=10) as client, client.makefile("rb") as stream:
+        for request in requests:
+            client.sendall(struct.pack(">i", len(request)) + request)
+            answers.append(stream.read(struct.unpack(">i", stream.read(4))[0]))
+    return answers
+
+
+NULL_CLIENT = struct.pack(">h", -1)
+ONLY_ITSELF = struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 3)
+
+
+@pytest.mark.parametrize("version", [4, 99, 32767, -1])
+def test_api_versions_of_a_version_that_nobody_knows(cluster: KlammCluster, version: int) -> None:
+    """In the form of version 0, with UNSUPPORTED_VERSION and its own range; the connection stays (broker 5.3)."""
+    unknown = struct.pack(">hhi", 18, version, 7) + NULL_CLIENT + b"\x00whatever comes is not read"
+    known = struct.pack(">hhi", 18, 0, 8) + NULL_CLIENT
+    refused, answered = exchange(cluster, unknown, known)
+    assert refused == struct.pack(">i", 7) + ONLY_ITSELF
+    correlation, error, count = struct.unpack_from(">ihi", answered)
+    assert (correlation, error) == (8, 0)
+    assert count > 15
+
+
+HEADERS = {
+    "plain, no client id": (struct.pack(">hhih", 3, 1, 5, -1), struct.pack(">i", 0), 0),
+    "plain, empty client id": (struct.pack(">hhih", 3, 1, 5, 0), struct.pack(">i", 0), 0),
+    "flexible, no client id": (struct.pack(">hhih", 3, 9, 5, -1) + b"\x00", b"\x01\x00\x00\x00\x00", 1),
+    "flexible, unknown tags": (
+        struct.pack(">hhih", 3, 9, 5, 2) + b"me" + b"\x02\x00\x03abc\x63\x00",
+        b"\x01\x00\x00\x00\x00",
+        1,
+    ),
+    "flexible, unknown tags in the body": (
+        struct.pack(">hhih", 3, 9, 5, -1) + b"\x00",
+        b"\x01\x00\x00\x00\x01\x07\x02hi",
+        1,
+    ),
+    "flexible, surplus bytes": (struct.pack(">hhih", 3, 9, 5, -1) + b"\x00", b"\x01\x00\x00\x00\x00surplus", 1),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_of_every_kind_are_answered(cluster: KlammCluster, name: str) -> None:
+    """Metadata without topics: correlation id, in flexible versions an empty tag section, then the body."""
+    header, body, tags = HEADERS[name]
+    (answer,) = exchange(cluster, header + body)
+    assert answer[:4] == struct.pack(">i", 5)
+    assert answer[4 : 4 + tags] == b"\x00" * tags
+    brokers = answer[4 + tags + 4] - 1 if tags else struct.unpack_from(">i", answer, 4)[0]
+    assert brokers == 1
+
+
+def test_controlled_shutdown_of_version_0_has_no_client_id(cluster: KlammCluster) -> None:
+    """Header version 0. On the clients' listener it is refused, in its own words: CLUSTER_AUTHORIZATION_FAILED."""
+    (answer,) = exchange(cluster, struct.pack(">hhii", 7, 0, 9, 1))
+    assert answer == struct.pack(">ihi", 9, 31, 0)
