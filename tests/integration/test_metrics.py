@@ -30,6 +30,7 @@ CONTROLLER_GAUGES = (
     "kafkacontroller_topicsineligibletodeletecount",
     "kafkacontroller_replicasineligibletodeletecount",
     "controllereventmanager_eventqueuesize",
+    "controllerchannelmanager_totalqueuesize",
 )
 CONTROLLER_TIMERS = (
     "controllerchange",

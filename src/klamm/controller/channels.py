@@ -134,7 +134,7 @@ class Channels:
             self.close_one(broker)
         if self._closing:
             await asyncio.wait(self._closing)
-        self._metrics.remove(GROUP, TYPE, "TotalQueueSize")
+        self._metrics.read(GROUP, TYPE, "TotalQueueSize", lambda: 0.0)  # zero, not gone, where nobody leads
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -16,6 +16,7 @@ from klamm.telemetry.metrics import Meter, MetricsRegistry
 GROUP: Final = "kafka.controller"
 TYPE: Final = "KafkaController"
 STATS: Final = "ControllerStats"
+CHANNELS: Final = "ControllerChannelManager"
 OFFICE: Final = ("klamm.controller", "Office")
 MOVED: Final = "MovedPerSec"
 HEALED: Final = "HealedPerSec"
@@ -85,6 +86,7 @@ def register_gauges(
     metrics.read(*OFFICE, QUARANTINED, lambda: float(quarantined()))
     metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
     metrics.read(GROUP, TYPE, "ControllerState", lambda: float(state()))
+    metrics.read(GROUP, CHANNELS, "TotalQueueSize", lambda: 0.0)  # until a term opens its channels
     for name, field in GAUGES.items():
         metrics.read(GROUP, TYPE, name, partial(count_of, field))
 
@@ -93,5 +95,6 @@ def remove_gauges(metrics: MetricsRegistry) -> None:
     for name in ("ActiveControllerCount", "ControllerState", *GAUGES):
         metrics.remove(GROUP, TYPE, name)
     metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
+    metrics.remove(GROUP, CHANNELS, "TotalQueueSize")
     for name in (MOVED, HEALED, QUARANTINED):
         metrics.remove(*OFFICE, name)
