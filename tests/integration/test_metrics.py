@@ -95,6 +95,8 @@ def test_brokers_tell_of_their_replicas_and_of_the_process(cluster: KlammCluster
     for samples in all_samples:
         assert samples["kafka_server_replicamanager_partitioncount"] == 6
         assert samples["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+        assert samples["kafka_server_replicamanager_reassigningpartitions"] == 0
+        assert samples["kafka_server_replicamanager_offlinereplicacount"] == 0
         assert samples["kafka_server_sessionexpirelistener_zookeeperexpires_total"] == 0
         assert samples["process_resident_memory_bytes"] > 10e6
         assert samples["klamm_process_taskcount"] > 5

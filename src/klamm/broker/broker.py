@@ -105,7 +105,7 @@ class Broker:
             )
         )
         """Handler of every listener."""
-        register_metrics(metrics, self.replicas, appends, reads)
+        register_metrics(metrics, self.replicas, appends, reads, self.handle.requests)
 
     def _leader_endpoint(self, leader: BrokerId) -> RemoteLeader:
         listener = self.config.inter_broker_listener

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from klamm.broker.appends import Appends
+from klamm.broker.handlers.dispatch import served
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.wire.apis import ApiKey
 
 SERVER = "kafka.server"
 REPLICAS = "ReplicaManager"
 TOPICS = "BrokerTopicMetrics"
 
 
-def register_metrics(metrics: MetricsRegistry, replicas: ReplicaManager, appends: Appends, reads: Reads) -> None:
+def register_metrics(
+    metrics: MetricsRegistry,
+    replicas: ReplicaManager,
+    appends: Appends,
+    reads: Reads,
+    requests: Mapping[ApiKey, int],
+) -> None:
     read = metrics.read
+    for api in served():
+        count = partial(_count_of, requests, api.key)
+        read("kafka.network", "RequestMetrics", "RequestsPerSec", count, request=api.name)
     read(SERVER, REPLICAS, "LeaderCount", lambda: replicas.tallies.leaders)
     read(SERVER, REPLICAS, "PartitionCount", lambda: len(replicas.partitions))
     read(SERVER, REPLICAS, "UnderReplicatedPartitions", lambda: replicas.tallies.under_replicated)
     read(SERVER, REPLICAS, "UnderMinIsrPartitionCount", lambda: replicas.tallies.under_min_isr)
     read(SERVER, REPLICAS, "AtMinIsrPartitionCount", lambda: replicas.tallies.at_min_isr)
+    read(SERVER, REPLICAS, "ReassigningPartitions", lambda: replicas.tallies.reassigning)
+    read(SERVER, REPLICAS, "OfflineReplicaCount", lambda: replicas.logs.offline_count)
     read(SERVER, REPLICAS, "IsrShrinksPerSec", lambda: replicas.isr_writer.shrinks)
     read(SERVER, REPLICAS, "IsrExpandsPerSec", lambda: replicas.isr_writer.expansions)
     read(SERVER, REPLICAS, "FailedIsrUpdatesPerSec", lambda: replicas.isr_writer.failed_updates)
@@ -42,3 +58,7 @@ def register_metrics(metrics: MetricsRegistry, replicas: ReplicaManager, appends
     read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
     read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
     read(SERVER, TOPICS, "FailedFetchRequestsPerSec", lambda: reads.failed_requests)
+
+
+def _count_of(requests: Mapping[ApiKey, int], key: ApiKey) -> int:
+    return requests.get(key, 0)

@@ -237,7 +237,9 @@ class Partition:
 
     @property
     def is_under_replicated(self) -> bool:
-        return self.is_leader and len(self.isr) < len(self.assignment.replicas)
+        """Replicas that a reassignment is just adding are not missing."""
+        wanted = len(self.assignment.replicas) - len(self.assignment.adding)
+        return self.is_leader and len(self.isr) < wanted
 
     @property
     def is_under_min_isr(self) -> bool:

@@ -1,5 +1,5 @@
 """How many partitions we lead, and how many of those lack replicas: counted when a partition changes, not when somebody
-asks. A scrape of a broker with 100,000 partitions reads four integers (design D13: counters change in apply)."""
+asks. A scrape of a broker with 100,000 partitions reads five integers (design D13: counters change in apply)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class _Counted(NamedTuple):
     under_replicated: bool
     under_min_isr: bool
     at_min_isr: bool
+    reassigning: bool
 
 
 class Tallies:
@@ -23,6 +24,7 @@ class Tallies:
         self.under_replicated = 0
         self.under_min_isr = 0
         self.at_min_isr = 0
+        self.reassigning = 0
 
     def update(self, partition: Partition) -> None:
         """After every change of its role, its ISR or its assignment; one that we neither lead nor hold counts for
@@ -31,7 +33,13 @@ class Tallies:
         if before is not None:
             self._add(before, -1)
         if partition.is_leader:
-            now = _Counted(True, partition.is_under_replicated, partition.is_under_min_isr, partition.is_at_min_isr)
+            now = _Counted(
+                True,
+                partition.is_under_replicated,
+                partition.is_under_min_isr,
+                partition.is_at_min_isr,
+                partition.assignment.is_being_reassigned,
+            )
             self._counted[partition.topic_partition] = now
             self._add(now, 1)
 
@@ -40,3 +48,4 @@ class Tallies:
         self.under_replicated += sign * counted.under_replicated
         self.under_min_isr += sign * counted.under_min_isr
         self.at_min_isr += sign * counted.at_min_isr
+        self.reassigning += sign * counted.reassigning

@@ -159,6 +159,10 @@ class LogManager:
         """In order of topic and partition."""
         return iter([self._logs[partition] for partition in sorted(self._logs)])
 
+    @property
+    def offline_count(self) -> int:
+        return len(self._offline)
+
     def is_offline(self, partition: TopicPartition) -> bool:
         """Known to have lived in a directory that failed, or could not be opened."""
         return partition in self._offline

@@ -30,6 +30,18 @@ def test_counts_follow_every_change_of_a_partition(partition: Partition, make_lo
     assert counts(tallies) == (0, 0, 0, 0)
 
 
+def test_replicas_that_are_being_added_are_not_missing(partition: Partition, make_log: Any, make_order: Any) -> None:
+    tallies = Tallies()
+    order = make_order(epoch=1, isr=(1, 2), replicas=(1, 2))
+    moving = order._replace(assignment=order.assignment.reassign_to((BrokerId(2), BrokerId(3))))
+    partition.make_leader(moving, make_log())
+    tallies.update(partition)
+    assert (tallies.reassigning, tallies.under_replicated) == (1, 0)
+    partition.settle_isr((BrokerId(1),), zk_version=5)
+    tallies.update(partition)
+    assert (tallies.reassigning, tallies.under_replicated) == (1, 1)
+
+
 def test_a_deleted_partition_counts_no_more(partition: Partition, make_log: Any, make_order: Any) -> None:
     tallies = Tallies()
     partition.make_leader(make_order(epoch=1, isr=(1,), replicas=(1, 2)), make_log())
