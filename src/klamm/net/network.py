@@ -9,6 +9,7 @@ proxy, or cuts it by raising what a dead or silent host would cause.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from klamm.model.ports import Listening, ProtocolFactory
@@ -43,8 +44,28 @@ class AsyncioNetwork:
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         if self._route is not None:
             host, port = self._route(host, port)
-        transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # A name of several addresses that failed differently: asyncio and uvloop only say that they did.
+            transport = await self._connect_to_one_of(factory, host, port)
         return transport
+
+    async def _connect_to_one_of(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        """Refused only if every address refuses: behind one that is merely silent the broker may live."""
+        loop = asyncio.get_running_loop()
+        reason: OSError = ConnectionRefusedError(f"{host}:{port} refused")
+        for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                transport, _ = await loop.create_connection(factory, str(address[0]), port)
+                return transport
+            except ConnectionRefusedError:
+                continue
+            except OSError as error:
+                reason = error
+        raise reason
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
         server = await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=ACCEPT_BACKLOG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -79,3 +79,23 @@ async def test_clock_measures_with_the_loop() -> None:
     clock = SystemClock()
     assert abs(clock.monotonic() - asyncio.get_running_loop().time()) < 1
     assert clock.wall_ms() > 1_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("addresses", "refused"), [(("127.0.0.1", "127.0.0.2"), True), (("127.0.0.1", "255.255.255.255"), False)]
+)
+async def test_a_name_of_several_addresses_refuses_only_if_all_of_them_do(
+    addresses: tuple[str, ...], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def resolve(host: str, port: int, **kinds: object) -> list[Any]:
+        found = addresses if host == "broker.example" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    with pytest.raises(OSError) as failed:
+        await AsyncioNetwork().connect(asyncio.Protocol, "broker.example", port)
+    assert isinstance(failed.value, ConnectionRefusedError) is refused
