@@ -5,7 +5,7 @@ Unknown keys are ignored, as Kafka's readers do; where they are not, the codec s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import orjson
@@ -82,6 +82,13 @@ def version(path: str, fields: Fields, accepted: Iterable[int]) -> int:
     if found not in accepted:
         raise ZNodeError(path, f"version {found} is not one of {', '.join(map(str, accepted))}")
     return found
+
+
+def refuse_unknown(path: str, fields: Fields, known: Set[str]) -> None:
+    """For the few strict documents."""
+    unknown = sorted(fields.keys() - known)
+    if unknown:
+        raise ZNodeError(path, f"unknown key {', '.join(unknown)}")
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> bytes:

@@ -1,6 +1,6 @@
 """/admin/reassign_partitions: the old tools' way to ask for a reassignment; rewritten and removed by the controller.
 
-The one strict document: a key that does not belong makes all of it invalid, as in Kafka.
+A strict document: a key that does not belong makes all of it invalid, as in Kafka.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.zookeeper.znodes import document
 
@@ -27,16 +26,10 @@ def encode(targets: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> bytes:
 
 def decode(path: str, data: bytes | None) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     fields = document.parse(path, data)
-    _refuse_unknown(path, fields, _KEYS)
+    document.refuse_unknown(path, fields, _KEYS)
     document.version(path, fields, (1,))
     targets: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     for entry in document.objects(path, fields, "partitions"):
-        _refuse_unknown(path, entry, _ENTRY_KEYS)
+        document.refuse_unknown(path, entry, _ENTRY_KEYS)
         targets[document.partition_of(path, entry)] = document.brokers(path, entry.get("replicas"), "replicas")
     return targets
-
-
-def _refuse_unknown(path: str, fields: document.Fields, known: set[str]) -> None:
-    unknown = sorted(fields.keys() - known)
-    if unknown:
-        raise ZNodeError(path, f"unknown key {', '.join(unknown)}")

@@ -1,0 +1,85 @@
+"""/delegation_token/tokens/<id>: a delegation token without its secret, which follows from the id and the master key.
+
+Version 1 is written, as by Kafka before 3.3; 1 to 3 are read (3 adds the requester, who else is the owner). Principals
+are percent-encoded as names of users are. /delegation_token/token_changes/token_change_<n> holds the id of the token to
+read again, as text. Only its creator may read a token: `zookeeper.set.acl` matters here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from klamm.model.errors import ZNodeError
+from klamm.zookeeper.znodes import config, document
+
+PARENT: Final = "/delegation_token/tokens"
+CHANGES_PARENT: Final = "/delegation_token/token_changes"
+CHANGES_PREFIX: Final = f"{CHANGES_PARENT}/token_change_"
+
+
+class DelegationToken(NamedTuple):
+    token_id: str
+    owner: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    latest_expiry_ms: int
+    requester: str = ""
+    """Empty: the owner."""
+
+
+def path(token_id: str) -> str:
+    return f"{PARENT}/{token_id}"
+
+
+def encode(token: DelegationToken) -> bytes:
+    """In the order of a hash table of Scala 2.13, which is how Kafka's builds come to write it."""
+    fields: document.Fields = {
+        "issueTimestamp": token.issued_ms,
+        "renewers": [config.sanitised(renewer) for renewer in token.renewers],
+        "tokenId": token.token_id,
+        "owner": config.sanitised(token.owner),
+        "expiryTimestamp": token.expires_ms,
+        "maxTimestamp": token.latest_expiry_ms,
+        "version": 1,
+    }
+    return document.dump(fields)
+
+
+def decode(path: str, data: bytes | None) -> DelegationToken:
+    fields = document.parse(path, data)
+    document.version(path, fields, (1, 2, 3))
+    renewers = fields.get("renewers")
+    if not isinstance(renewers, list):
+        raise ZNodeError(path, f"renewers: a list of principals was expected, not {renewers!r}")
+    return DelegationToken(
+        document.text(path, fields, "tokenId"),
+        _principal(path, "owner", fields.get("owner")),
+        tuple([_principal(path, "renewers", renewer) for renewer in renewers]),
+        document.integer(path, fields, "issueTimestamp"),
+        document.integer(path, fields, "expiryTimestamp"),
+        document.integer(path, fields, "maxTimestamp"),
+        _principal(path, "tokenRequester", fields["tokenRequester"]) if "tokenRequester" in fields else "",
+    )
+
+
+def encode_change(token_id: str) -> bytes:
+    return token_id.encode()
+
+
+def decode_change(path: str, data: bytes | None) -> str:
+    try:
+        token_id = (data or b"").decode()
+    except UnicodeDecodeError as error:
+        raise ZNodeError(path, f"no UTF-8: {error}") from error
+    if not token_id:
+        raise ZNodeError(path, "no data, the id of a token was expected")
+    return token_id
+
+
+def _principal(path: str, key: str, value: Any) -> str:
+    text = config.unsanitised(value) if isinstance(value, str) else ""
+    kind, colon, _name = text.partition(":")
+    if not (kind and colon):
+        raise ZNodeError(path, f"{key}: {value!r} is no Type:name")
+    return text
