@@ -7,6 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import Result
+from kazoo.client import KazooClient
+from typer.testing import CliRunner
+
+from klamm.cli.main import app
 from klamm.testing.cluster import KlammCluster
 
 
@@ -19,6 +25,11 @@ def klamm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def here(*arguments: str) -> Result:
+    """In this process: half a second less each."""
+    return CliRunner().invoke(app, list(arguments))
 
 
 def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
@@ -58,16 +69,92 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     started = klamm("reassign", "execute", str(plan), *at)
     assert started.stdout == "started: 1 of 1 partitions\n", started.stderr
     assert json.loads(klamm("reassign", "status", "--json", *at).stdout) == {"reassignments": []}, "same brokers: done"
-    assert json.loads(klamm("leaders", "elect", "--topic", "orders", "--json", *at).stdout)["elected"] == ["orders-0"]
+    elected = klamm("leaders", "elect", "--type", "preferred", "--all", "--json", *at)
+    assert json.loads(elected.stdout)["elected"] == ["orders-0"]
     assert klamm_cluster.leader_of("orders", 0) == target[0]
     nothing = klamm("reassign", "cancel", str(plan), *at)
     assert (nothing.returncode, nothing.stderr) == (1, "klamm: refused: orders-0 NoReassignmentInProgress\n")
     plan.write_text("{}")
     assert klamm("reassign", "execute", str(plan), *at).stderr.startswith(f"klamm: {plan} is no plan")
 
+    grown = klamm("topics", "grow", "orders", "--partitions", "3", *at)
+    assert grown.stdout == "topic orders has 3 partitions\n", grown.stderr
+    assert klamm("topics", "grow", "orders", "--partitions", "2", *at).returncode == 1
+
     deleted = klamm("topics", "delete", "orders", *at)
     assert deleted.stdout == "deleted topic orders\n", deleted.stderr
     assert klamm("topics", "list", *at).stdout == ""
+
+
+@pytest.mark.case("RAS-10", "TOP-19")
+def test_plans_that_cannot_be_and_growth_that_keeps_the_configuration(
+    klamm_cluster: KlammCluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-server", klamm_cluster.bootstrap)
+    one, two, three = klamm_cluster.broker_ids
+    klamm_cluster.create_topic("moving", partitions=1, replication_factor=1, retention_ms=86_400_000)
+    home = klamm_cluster.leader_of("moving")
+    plan = tmp_path / "plan.json"
+
+    def execute(*entries: tuple[str, int, list[int]]) -> Result:
+        document = [{"topic": t, "partition": p, "replicas": r} for t, p, r in entries]
+        plan.write_text(json.dumps({"partitions": document}))
+        return here("reassign", "execute", str(plan), *at)
+
+    good = ("moving", 0, [one, two, three])
+    for bad, why in (
+        (("moving", 7, [one]), "moving-7 does not exist"),
+        (("nothing", 0, [one]), "nothing-0 does not exist"),
+        (("moving", 0, []), "moving-0 would have no replica"),
+        (("moving", 0, [one, one]), "moving-0 names a broker twice"),
+        (("moving", 0, [one, 77]), "moving-0 names unknown brokers [77]"),
+    ):
+        refused = execute(bad) if bad[:2] == good[:2] else execute(good, bad)
+        assert (refused.exit_code, refused.stderr) == (1, f"klamm: nothing was started: {why}\n")
+    assert klamm_cluster.isr_of("moving") == [home]
+
+    assert here("topics", "grow", "moving", "--partitions", "2", *at).exit_code == 0
+    zookeeper = KazooClient(klamm_cluster.zookeeper)
+    zookeeper.start()
+    try:
+        overrides = json.loads(zookeeper.get("/config/topics/moving")[0])["config"]
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    assert overrides == {"retention.ms": "86400000"}
+    refused = here("topics", "grow", "__consumer_offsets", "--partitions", "60", *at)
+    assert (refused.exit_code, "is internal" in refused.stderr) == (1, True)
+
+
+@pytest.mark.case("DEL-13")
+def test_internal_topics_are_not_deleted() -> None:
+    refused = klamm("topics", "delete", "__consumer_offsets", "--bootstrap-server", "127.0.0.1:1")
+    assert (refused.returncode, "is internal" in refused.stderr) == (1, True)
+
+
+@pytest.mark.case("PRE-08")
+def test_an_election_without_a_broker() -> None:
+    nobody = klamm("leaders", "elect", "--type", "preferred", "--all", "--bootstrap-server", "127.0.0.1:1")
+    assert nobody.returncode == 1
+    assert nobody.stderr.splitlines()[-1].startswith("klamm: no broker answers")
+
+
+@pytest.mark.case("PRE-14")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--type", "preferred", "--topic", "orders"),
+        ("--type", "preferred", "--partition", "0"),
+        ("--topic", "orders", "--partition", "0"),
+        ("--type", "preferred"),
+        ("--type", "preferred", "--all", "--topic", "orders", "--partition", "0"),
+        ("--type", "any", "--all"),
+    ],
+    ids=" ".join,
+)
+def test_elections_that_are_not_said_fully(arguments: tuple[str, ...]) -> None:
+    refused = CliRunner().invoke(app, ["leaders", "elect", *arguments])
+    assert refused.exit_code == 2, refused.output
 
 
 def test_wrong_usage_and_nobody_there() -> None:

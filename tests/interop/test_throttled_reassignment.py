@@ -18,7 +18,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
+from typer.testing import CliRunner
 
+from klamm.cli.main import app
 from klamm.testing.apache_kafka import ToolResult, run_tool
 from klamm.testing.cluster import KlammCluster
 
@@ -76,6 +78,14 @@ class World:
     def overrides(self, entity: str) -> dict[str, str]:
         found: dict[str, str] = json.loads(self.zk.get(f"/config/{entity}")[0])["config"]
         return found
+
+    def under_replicated(self, topic: str) -> list[Any]:
+        described = CliRunner().invoke(
+            app,
+            ["topics", "describe", topic, "--under-replicated", "--json", "--bootstrap-server", self.cluster.bootstrap],
+        )
+        partitions: list[Any] = json.loads(described.stdout)["partitions"]
+        return partitions
 
     def moving(self) -> set[TopicPartition]:
         return set(self.client.list_partition_reassignments())
@@ -161,13 +171,15 @@ async def test_the_life_of_a_throttled_move(klamm_cluster: KlammCluster, tmp_pat
             assert not RATES & w.overrides(f"brokers/{broker}").keys()
 
 
-@pytest.mark.case("RAS-15", "RAS-20")
+@pytest.mark.case("RAS-15", "RAS-20", "RAS-25")
 @pytest.mark.klamm(brokers=6, properties=QUIET)
 async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
     a, b, c, d, e, f = klamm_cluster.broker_ids
     with world(klamm_cluster, tmp_path) as w:
         w.create("x", [a, b], [b, c], [c, d])
         w.create("y", [a, b], [b, c], [c, d])
+        w.create("z", [a])
+        w.fill("z", records=20)
         for topic in ("x", "y"):
             for partition in range(3):
                 w.fill(topic, partition, records=20)
@@ -176,6 +188,7 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
             ("x", 1): [b, f],
             ("y", 1): [b, e],
             ("y", 2): [c, f],
+            ("z", 0): [f],
         }
         await w.tool(plan, "--execute", "--throttle", "1")
         assert pairs(w.overrides("topics/x")[LEADERS]) == {f"0:{a}", f"0:{b}", f"1:{b}", f"1:{c}"}
@@ -183,6 +196,7 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
         assert pairs(w.overrides("topics/y")[LEADERS]) == {f"1:{b}", f"1:{c}", f"2:{c}", f"2:{d}"}
         assert pairs(w.overrides("topics/y")[FOLLOWERS]) == {f"1:{e}", f"2:{f}"}
         assert w.moving() == {TopicPartition(*name) for name in plan}
+        assert [w.under_replicated(topic) for topic in ("x", "y", "z")] == [[], [], []]  # a move is no failure
 
         # What a call starts is listed beside it, one by one, and ends with the rest when nothing is throttled.
         w.zk.set("/config/topics/x", _unthrottled(w.overrides("topics/x"), {LEADERS: "*", FOLLOWERS: "*"}))
@@ -195,7 +209,7 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
             data = f'{{"version":2,"entity_path":"brokers/{broker}"}}'.encode()
             w.zk.create("/config/changes/config_change_", data, sequence=True)
         w.wait_until_done()
-        found = {(t, p.partition_index): list(p.replica_nodes) for t in "xy" for p in w.cluster.partitions(t)}
+        found = {(t, p.partition_index): list(p.replica_nodes) for t in "xyz" for p in w.cluster.partitions(t)}
         assert found == {("x", 2): [c, e], ("y", 0): [a, b], **plan}
 
 

@@ -14,12 +14,11 @@ from typing import Final
 
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.requests import ClientConnection
 
 ACKS_ALL: Final = -1
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 @dataclass(slots=True)

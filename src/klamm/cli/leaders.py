@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,8 +11,17 @@ from klamm.cli.client import admin
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json
 from klamm.model.errors import ErrorCode
 
-PREFERRED, UNCLEAN = 0, 1
 FINE_ALREADY = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class ElectionType(StrEnum):
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+    @property
+    def on_the_wire(self) -> int:
+        return list(ElectionType).index(self)
+
 
 leaders_app = typer.Typer(help="Leaders of partitions.", no_args_is_help=True)
 
@@ -23,21 +33,22 @@ def _group() -> None:
 
 @leaders_app.command()
 def elect(
-    topic: Annotated[str, typer.Option(help="Only this topic; without it all partitions.")] = "",
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition of the topic.")] = None,
-    unclean: Annotated[bool, typer.Option("--unclean", help="Elect outside the ISR: data may be lost.")] = False,
+    election: Annotated[
+        ElectionType,
+        typer.Option("--type", help="unclean: any live replica of a partition without leader; data may be lost."),
+    ],
+    topic: Annotated[str, typer.Option(help="With --partition: this one alone.")] = "",
+    partition: Annotated[int | None, typer.Option(min=0)] = None,
+    everywhere: Annotated[bool, typer.Option("--all", help="Every partition that needs it.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Elect preferred leaders (the default), or any live replica of partitions without a leader."""
-    if partition is not None and not topic:
-        raise typer.BadParameter("a partition needs --topic", param_hint="--partition")
+    """Elect leaders of one partition (--topic and --partition), or of all that need it (--all)."""
+    if bool(topic) != (partition is not None) or bool(topic) == everywhere:
+        raise typer.BadParameter("say which: --topic and --partition together, or --all")
     with admin(bootstrap) as client:
-        wanted = None
-        if topic:
-            known = [entry["partition_index"] for entry in client.describe_topics([topic])[0]["partitions"]]
-            wanted = {topic: known if partition is None else [partition]}
-        answer = client.elect_leaders(UNCLEAN if unclean else PREFERRED, wanted, raise_errors=False)
+        wanted = {topic: [partition]} if topic else None
+        answer = client.elect_leaders(election.on_the_wire, wanted, raise_errors=False)
     results = {
         f"{entry.topic}-{result.partition_id}": ErrorCode(result.error_code)
         for entry in answer.replica_election_results

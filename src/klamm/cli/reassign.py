@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +20,13 @@ Plan = Annotated[Path, typer.Argument(help=PLAN_FORM)]
 
 @reassign_app.command()
 def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Start the moves of a plan; `status` shows how far they are."""
-    _alter(_read(plan), bootstrap, json, "started")
+    """Start the moves of a plan, all or none; `status` shows how far they are."""
+    targets = _read(plan)
+    with admin(bootstrap) as client:
+        wrong = _what_is_wrong(targets, client.describe_topics(), client.describe_cluster())
+    if wrong:
+        fail(f"nothing was started: {'; '.join(wrong)}")
+    _alter(targets, bootstrap, json, "started")
 
 
 @reassign_app.command()
@@ -45,7 +51,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None
     print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
 
 
-def _alter(targets: dict[tuple[str, int], list[int] | None], bootstrap: str, json: bool, word: str) -> None:
+def _alter(targets: Mapping[tuple[str, int], list[int] | None], bootstrap: str, json: bool, word: str) -> None:
     from kafka import TopicPartition
 
     with admin(bootstrap) as client:
@@ -61,7 +67,26 @@ def _alter(targets: dict[tuple[str, int], list[int] | None], bootstrap: str, jso
         fail("refused: " + ", ".join(f"{name} {reason.removesuffix('Error')}" for name, reason in refused.items()))
 
 
-def _read(plan: Path) -> dict[tuple[str, int], list[int] | None]:
+def _what_is_wrong(
+    targets: dict[tuple[str, int], list[int]], topics: list[dict[str, Any]], cluster: dict[str, Any]
+) -> list[str]:
+    known = {(topic["name"], entry["partition_index"]) for topic in topics for entry in topic["partitions"]}
+    brokers = {broker["broker_id"] for broker in cluster["brokers"]}
+    wrong = []
+    for (topic, partition), replicas in targets.items():
+        name = f"{topic}-{partition}"
+        if (topic, partition) not in known:
+            wrong.append(f"{name} does not exist")
+        elif not replicas:
+            wrong.append(f"{name} would have no replica")
+        elif len(set(replicas)) < len(replicas):
+            wrong.append(f"{name} names a broker twice")
+        elif not brokers.issuperset(replicas):
+            wrong.append(f"{name} names unknown brokers {sorted(set(replicas) - brokers)}")
+    return wrong
+
+
+def _read(plan: Path) -> dict[tuple[str, int], list[int]]:
     try:
         document: Any = orjson.loads(plan.read_bytes())
         return {

@@ -1,4 +1,4 @@
-"""klamm topics: list, create, describe, delete."""
+"""klamm topics: list, create, describe, grow, delete."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import typer
 from klamm.cli.client import admin
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
 from klamm.model.errors import ErrorCode
+from klamm.model.ids import INTERNAL_TOPICS
 
-topics_app = typer.Typer(help="Topics: list, create, describe, delete.", no_args_is_help=True)
+topics_app = typer.Typer(help="Topics: list, create, describe, grow, delete.", no_args_is_help=True)
 
 
 @topics_app.command("list")
@@ -47,8 +48,27 @@ def create(
 
 
 @topics_app.command()
+def grow(
+    name: str,
+    partitions: Annotated[int, typer.Option(min=1, help="How many it has afterwards.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Add partitions. Keys then map to other partitions than before."""
+    _refuse_internal(name, "grown: its partitions are where consumer groups and transactions are looked for")
+    with admin(bootstrap) as client:
+        (answer,) = client.create_partitions({name: partitions}, raise_errors=False).results
+    _refuse_if_error(answer.to_dict(), f"topic {name} was not grown")
+    if json:
+        print_json({"grown": name, "partitions": partitions})
+    else:
+        typer.echo(f"topic {name} has {partitions} partitions")
+
+
+@topics_app.command()
 def delete(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """Delete a topic and wait until it is gone from the metadata."""
+    _refuse_internal(name, "deleted: consumer groups and transactions live in it")
     with admin(bootstrap) as client:
         answer = client.delete_topics([name], raise_errors=False)["topics"][0]
     _refuse_if_error(answer, f"topic {name} was not deleted")
@@ -59,11 +79,20 @@ def delete(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = Fal
 
 
 @topics_app.command()
-def describe(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def describe(
+    name: str,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions that lack a replica in the ISR.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
     """Leader, replicas and ISR of every partition."""
     with admin(bootstrap) as client:
         topic = client.describe_topics([name])[0]
+        moving = client.list_partition_reassignments() if under_replicated else {}
     _refuse_if_error(topic, f"topic {name}")
+    adding = {key.partition: set(lists["adding_replicas"]) for key, lists in moving.items() if key.topic == name}
     partitions = [
         {
             "partition": partition["partition_index"],
@@ -74,6 +103,7 @@ def describe(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = F
             "offline": list(partition.get("offline_replicas") or ()),
         }
         for partition in sorted(topic["partitions"], key=lambda entry: entry["partition_index"])
+        if not under_replicated or _lacks_a_replica(partition, adding.get(partition["partition_index"], set()))
     ]
     if json:
         print_json({"topic": name, "partitions": partitions})
@@ -88,6 +118,16 @@ def describe(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = F
 
 
 LISTS = ("replicas", "isr", "offline")
+
+
+def _lacks_a_replica(partition: dict[str, Any], adding: set[int]) -> bool:
+    """A replica that is being added is none yet: a move is no failure."""
+    return not set(partition["replica_nodes"]) - adding <= set(partition["isr_nodes"])
+
+
+def _refuse_internal(name: str, what: str) -> None:
+    if name in INTERNAL_TOPICS:
+        fail(f"topic {name} is internal and must not be {what}")
 
 
 def _key_value(entry: str) -> tuple[str, str]:

@@ -21,6 +21,8 @@ UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 INITIAL_LEADER_EPOCH: Final = LeaderEpoch(0)
 INITIAL_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
 """Of nobody: /controller_epoch is created with it, the first controller has 1."""
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's own: clients neither write them nor see them created on demand."""
 
 
 class TopicPartition(NamedTuple):

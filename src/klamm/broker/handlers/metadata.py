@@ -11,12 +11,11 @@ import logging
 from typing import Any, Final
 
 from klamm.admin.placement import RackMode
-from klamm.broker.appends import INTERNAL_TOPICS
 from klamm.broker.handlers.services import Services
 from klamm.broker.metadata_cache import PartitionMetadata
 from klamm.broker.topics import NewTopic
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
-from klamm.model.ids import NO_LEADER
+from klamm.model.ids import INTERNAL_TOPICS, NO_LEADER
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
