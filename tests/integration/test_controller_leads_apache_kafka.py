@@ -59,8 +59,8 @@ class Led:
         await registration.register(self.zk, us.id, broker_id.encode(us, SystemClock().wall_ms()))
 
     @asynccontextmanager
-    async def controller(self) -> AsyncIterator[Controller]:
-        """A new one, until it is elected and loaded."""
+    async def controller(self, **properties: str) -> AsyncIterator[Controller]:
+        """A new one, with these properties, `_` for `.`."""
         config, _ = read_broker_config(
             {
                 "broker.id": "9",
@@ -69,6 +69,7 @@ class Led:
                 "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
                 "inter.broker.listener.name": "INTERNAL",
                 "inter.broker.protocol.version": "2.5",
+                **{key.replace("_", "."): value for key, value in properties.items()},
             }
         )
         network, metrics = AsyncioNetwork(), MetricsRegistry()
