@@ -179,6 +179,7 @@ def test_the_table_of_differences_stays_short() -> None:
     assert len(SCRIPT) >= 30
 
 
+@pytest.mark.timeout(600)
 async def test_one_script_two_controllers(
     tmp_path: Path,
     zookeeper: EmbeddedZooKeeper,

@@ -40,6 +40,7 @@ async def test_1_topic_created() -> None:
         assert requests(talk, 9) == [metadata]
 
 
+@pytest.mark.case("CTL-20")
 async def test_2_to_7_three_brokers_die_and_return() -> None:
     async with Scenario().running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
@@ -93,6 +94,15 @@ async def test_2_to_7_three_brokers_die_and_return() -> None:
         assert requests(talk, 1) == ["UpdateMetadata {t-0 leader 2 e4 isr [2, 1] v5 offline [3]} live [1, 2, 9]"]
 
 
+@pytest.mark.case("CTL-08")
+async def test_the_first_controller_creates_a_topic() -> None:
+    async with Scenario().running(0, epoch=0) as scenario:
+        talk = await scenario.after(lambda: scenario.create_topic("t", [0]))
+        state = '{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
+        assert writes(talk)[-1] == f"create /brokers/topics/t/partitions/0/state {state}"
+
+
+@pytest.mark.case("CTL-16")
 async def test_the_only_replica_dies_and_everybody_hears_it() -> None:
     """Nobody is left to hear LeaderAndIsr; metadata without a leader goes to all the same."""
     async with Scenario().running(1, 2) as scenario:
