@@ -241,6 +241,18 @@ def _complete(
         yield Move(cause=cause, metadata=done)
 
 
+def completed_unwritten(
+    view: ControllerContext, topic: str, found: Mapping[int, Assignment]
+) -> dict[PartitionIndex, Assignment]:
+    """Reassignments that ended while the topic's znode could not be read, and so could not be written: it has been
+    mended since, and says what it said before."""
+    return {
+        i: view.assignment_of(i)
+        for number, i in view.topics[topic].items()
+        if number in found and found[number].is_being_reassigned and not view.assignment_of(i).is_being_reassigned
+    }
+
+
 def _give_up(
     view: ControllerContext,
     controller_epoch: ControllerEpoch,

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from klamm.controller import brokers, deletion, notifications, shutdown, suspicion, topics
+from klamm.controller import brokers, deletion, notifications, reassignment, shutdown, suspicion, topics
 from klamm.controller.batch import RequestBatch
 from klamm.controller.channels import Channels
 from klamm.controller.commit import Committer
@@ -50,7 +50,7 @@ from klamm.controller.quarantine import Quarantine
 from klamm.controller.reassignment_events import Reassignments
 from klamm.controller.records import Recorder
 from klamm.controller.schedule import Schedule, entries_of
-from klamm.controller.steps import Decision, Move
+from klamm.controller.steps import Assign, Decision, Move
 from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.errors import ConnectionLoss, ErrorCode, ZNodeError
@@ -353,6 +353,9 @@ class Term:
             return
         context.add_topic(topic, found.topic_id)
         known = context.topics[topic]
+        completed = reassignment.completed_unwritten(context, topic, found.partitions)
+        if completed:
+            await self.runner.run(iter([Assign(cause=f"znode of topic {topic} mended", assignments=completed)]))
         added = {number: a for number, a in found.partitions.items() if number not in known}
         if not added:
             return

@@ -241,6 +241,19 @@ async def test_growth_at_the_same_time_is_not_overwritten() -> None:
         assert scenario.state("t", 1)[:3] == (2, 0, [2, 1])
 
 
+async def test_what_could_not_be_written_into_a_broken_topic_znode_is_written_when_it_is_mended() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        assert await alter(scenario, [2, 3]) is None
+        document = scenario.zk.text("/brokers/topics/t")
+        await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "{"))
+        leader, epoch, _, _ = scenario.state("t", 0)
+        await scenario.after(lambda: scenario.put_state("t", 0, leader, epoch, (1, 2, 3), 5))
+        assert scenario.controller.statistics().reassignments == ()
+        await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", document))
+        assert assigned(scenario) == ([2, 3], [], [])
+
+
 @pytest.mark.case("RAS-12")
 async def test_refusals() -> None:
     async with Scenario().running(1, 2, 3) as scenario:
