@@ -51,9 +51,15 @@ class Violation(KlammError):
 
 
 class Checker:
-    def __init__(self, clock: Clock, nodes: Mapping[str, Node]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: Mapping[str, Node],
+        on_decision: Callable[[Decision], None] = lambda record: None,
+    ) -> None:
         self._clock = clock
         self._nodes = nodes
+        self.on_decision = on_decision
         self._digest = hashlib.sha256()
         self._last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.violation: BaseException | None = None
@@ -107,6 +113,7 @@ class Checker:
             if isinstance(record, Decision):
                 self.note(record.broker, record.event, record.cause, record.detail)
                 self.reached(record.event)
+                self.on_decision(record)
                 if record.event == "controller-failed":
                     about = f"controller {record.broker} failed on {record.cause}: {record.detail}"
                     self.fail(Violation("D14", about, self._clock.monotonic(), self._last))

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from klamm.model.errors import ZNodeError
+from klamm.model.events import Decision
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.simulation import healed
 from klamm.simulation.checker import Checker, Violation
@@ -90,7 +91,8 @@ class SimulatedCluster:
         """Seconds that a second ZooKeeper server may be behind; 0: there is none."""
         self.zookeepers = (ZOOKEEPER_HOST, FOLLOWER_HOST) if self.follower_lag else (ZOOKEEPER_HOST,)
         self.hands = Hands(self.server.service)
-        self.checker = Checker(self.clock, self.hands.nodes)
+        self.checker = Checker(self.clock, self.hands.nodes, self._on_decision)
+        self._deleted_unheard: set[str] = set()
         count = scenario.nodes or self.random.choice((3, 3, 4, 5))
         self.nodes = [Node(self, BrokerId(number)) for number in range(1, count + 1)]
         self._by_host = {node.host: node for node in self.nodes}
@@ -189,6 +191,14 @@ class SimulatedCluster:
                 epoch = node.controller.controller_epoch
             self.checker.on_sent(source, data, epoch)
 
+    def _on_decision(self, record: Decision) -> None:
+        """A topic is gone; a broker that runs but is not registered, or not readably so, does not hear of it."""
+        if record.event == "topic-deleted":
+            acting = self._by_id[record.broker].controller
+            known = acting.statistics().live_brokers if acting is not None else ()
+            if any(node.broker is not None and node.id not in known for node in self.nodes):
+                self._deleted_unheard.add(record.detail)
+
     # --- looking ---
 
     def look(self) -> None:
@@ -200,6 +210,7 @@ class SimulatedCluster:
 
     async def _heal(self) -> None:
         """No more faults, everybody runs, the operator has mended what only people can: then all must come right."""
+        await asyncio.sleep(1)  # what was begun last has begun
         await self.troubles.end()
         self.faults.lose_request = self.faults.lose_reply = 0.0
         self.faults.delay_max = 0.02
@@ -237,7 +248,7 @@ class SimulatedCluster:
             term = node.controller._term
             assert term is not None
             found.append(("E1", healed.context_is_zookeeper(healed.of_context(term.context), picture)))
-        removed = self.operator.removed_by_hand
+        removed = self.operator.removed_by_hand | self._deleted_unheard
         found += [
             ("E1", healed.metadata_is_zookeeper(node.id, node.broker.metadata, picture, removed))
             for node in self.nodes

@@ -115,10 +115,10 @@ def context_is_zookeeper(context: Picture, zookeeper: Picture) -> Wrong:
 
 
 def metadata_is_zookeeper(
-    broker: BrokerId, cache: Metadata, zookeeper: Picture, removed_by_hand: Collection[str] = ()
+    broker: BrokerId, cache: Metadata, zookeeper: Picture, unheard: Collection[str] = ()
 ) -> Wrong:
-    """A topic whose znode was removed by hand while nobody led is beyond everybody's knowledge: no request names what a
-    broker should forget, unless the sender remembers it. Those may stay in a cache."""
+    """`unheard`: topics that went while nobody led, or while this broker ran without a registration. No request says
+    "forget whatever I do not name", in Kafka neither, so they may stay in a cache until the broker starts again."""
     if set(cache.brokers) != zookeeper.brokers.keys():
         return f"broker {broker} takes {sorted(cache.brokers)} for alive, not {sorted(zookeeper.brokers)}"
     expected = {
@@ -126,7 +126,7 @@ def metadata_is_zookeeper(
         for name, assignment in zookeeper.assignments.items()
         if name in zookeeper.states
     }
-    found = {name: known for name, known in cache.partitions.items() if name.topic not in removed_by_hand}
+    found = {name: known for name, known in cache.partitions.items() if name.topic not in unheard}
     return next(_different(f"the metadata of broker {broker}", "partition", found, expected), None)
 
 
