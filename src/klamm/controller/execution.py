@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
+from klamm.controller import unclean
 from klamm.controller.assignments import write_assignments
 from klamm.controller.batch import RequestBatch
 from klamm.controller.commit import Committer, Outcome
@@ -36,8 +37,9 @@ from klamm.controller.steps import (
     WriteNodes,
     chunked,
 )
-from klamm.model.config import TopicConfig, topic_config
-from klamm.model.errors import ConfigError, KafkaError, ZNodeError
+from klamm.model.config import TopicConfig
+from klamm.model.errors import ZNodeError
+from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Delete, Set
 from klamm.telemetry.metrics import Meter
@@ -73,6 +75,7 @@ class StepRunner:
         committer: Committer,
         tell: Tell,
         recorder: Recorder,
+        me: BrokerId,
         topic_defaults: TopicConfig,
         wait_until_heard: Callable[[], Awaitable[None]],
         unclean_elections: Meter,
@@ -81,6 +84,7 @@ class StepRunner:
         self._committer = committer
         self._tell = tell
         self._recorder = recorder
+        self._me = me
         self._topic_defaults = topic_defaults
         self._wait_until_heard = wait_until_heard
         self._written: set[PartitionIndex] = set()
@@ -284,19 +288,12 @@ class StepRunner:
         batch.add_metadata(context, None, refreshed)
 
     async def _observe_topic_configs(self, step: ObserveTopicConfigs) -> None:
-        nodes = await self._committer.read([config_znode.topic_path(topic) for topic in step.topics])
-        for topic, node in zip(step.topics, nodes, strict=True):
-            path = config_znode.topic_path(topic)
-            try:
-                overrides = config_znode.decode(path, node.data if node else None)
-                allowed = topic_config(self._topic_defaults, overrides).unclean_leader_election_enable
-            except ZNodeError as error:
-                self._recorder.znode_skipped(error)
-                allowed = False  # losing data needs a clear yes
-            except (ConfigError, KafkaError) as error:
-                self._recorder.znode_skipped(ZNodeError(path, str(error)))
-                allowed = False
-            self._context.unclean_allowed[topic] = allowed
+        paths = unclean.config_paths(self._me, step.topics)
+        allowed, problems = unclean.allowed(self._topic_defaults, paths, await self._committer.read(paths))
+        for problem in problems:
+            self._recorder.znode_skipped(problem)
+        for topic in step.topics:
+            self._context.unclean_allowed[topic] = allowed[config_znode.topic_path(topic)]
 
     async def _write_nodes(self, step: WriteNodes) -> None:
         deleted = [op.path for op in step.ops if isinstance(op, Delete)]

@@ -52,7 +52,7 @@ from klamm.controller.records import Recorder
 from klamm.controller.schedule import Schedule, entries_of
 from klamm.controller.steps import Assign, Decision, Move
 from klamm.model.brokers import LiveBroker
-from klamm.model.config import BrokerConfig, topic_defaults
+from klamm.model.config import BrokerConfig, broker_id_of, topic_defaults
 from klamm.model.errors import ConnectionLoss, ErrorCode, ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Clock, Watcher, ZooKeeper
@@ -96,6 +96,7 @@ class Term:
             committer,
             self._tell,
             recorder,
+            broker_id_of(config),
             topic_defaults(config),
             wait_until_heard,
             unclean_elections,

@@ -103,6 +103,38 @@ async def test_unclean_election_switched_on_for_a_topic() -> None:
         assert scenario.state("u", 0)[:3] == (-1, 2, [2])
 
 
+@pytest.mark.case("ULE-03")
+@pytest.mark.parametrize(("entity", "elected"), [("<default>", True), ("9", True), ("1", False)])
+async def test_unclean_election_switched_on_for_the_cluster(entity: str, elected: bool) -> None:
+    """By the cluster's default, or by the value of the controller's own broker (9); another broker's is its own."""
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        no = {"unclean.leader.election.enable": "false"}
+        await scenario.after(lambda: scenario.create_topic("careful", [1, 2], config=no))
+        for broker in (1, 2):
+            await scenario.after(lambda broker=broker: scenario.stop_broker(broker))  # type: ignore[misc]
+        await scenario.after(lambda: scenario.start_broker(1))
+        allowed = '{"version":1,"config":{"unclean.leader.election.enable":"true","log.retention.ms":"1"}}'
+        scenario.zk.put(f"/config/brokers/{entity}", allowed)
+        change = f'{{"version":2,"entity_path":"brokers/{entity}"}}'
+        await scenario.after(lambda: scenario.zk.put("/config/changes/config_change_0000000000", change))
+        assert scenario.state("t", 0)[:3] == ((1, 3, [1]) if elected else (-1, 2, [2]))
+        assert scenario.state("careful", 0)[:3] == (-1, 2, [2])
+
+
+async def test_a_switch_that_cannot_be_read_says_no() -> None:
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        for broker in (1, 2):
+            await scenario.after(lambda broker=broker: scenario.stop_broker(broker))  # type: ignore[misc]
+        scenario.zk.put("/config/brokers/<default>", '{"version":1,"config":{"unclean.leader.election.enable":"yes"}}')
+        scenario.zk.put("/config/brokers/9", "junk")
+        await scenario.after(lambda: scenario.start_broker(1))
+        assert scenario.state("t", 0)[:3] == (-1, 2, [2])
+        skipped = {record.cause for record in scenario.sink.decisions("znode-skipped")}
+        assert skipped == {"/config/brokers/<default>", "/config/brokers/9"}
+
+
 @pytest.mark.case("PRE-12")
 async def test_preferred_by_znode() -> None:
     async with Scenario().running(1, 2) as scenario:

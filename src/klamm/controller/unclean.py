@@ -1,0 +1,49 @@
+"""Which topics allow an unclean election: the loss of acknowledged records instead of a partition without leader.
+
+In Kafka's order: the topic's own override, this broker's dynamic value, the cluster's dynamic default, the file. It is
+read only for topics that cannot elect cleanly. Losing data needs a clear yes: what cannot be read says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from klamm.model.config import TopicConfig, topic_config
+from klamm.model.errors import ConfigError, KafkaError, ZNodeError
+from klamm.model.ids import BrokerId
+from klamm.model.ports import Node
+from klamm.zookeeper.znodes import config
+
+KEY: Final = "unclean.leader.election.enable"
+
+
+def config_paths(me: BrokerId, topics: Iterable[str]) -> list[str]:
+    """What to read, weakest first: the cluster's, this broker's, then one for each topic."""
+    brokers = [config.path(config.BROKERS, entity) for entity in (config.DEFAULT_ENTITY, str(me))]
+    return brokers + [config.topic_path(topic) for topic in topics]
+
+
+def allowed(
+    defaults: TopicConfig, paths: Sequence[str], nodes: Sequence[Node | None]
+) -> tuple[dict[str, bool], list[ZNodeError]]:
+    """By the path of the topic's configuration; with what could not be used."""
+    problems: list[ZNodeError] = []
+    by_path: dict[str, bool] = {}
+    for path, node in zip(paths, nodes, strict=True):
+        is_topic = path.startswith(config.topic_path(""))
+        found: TopicConfig | None = None
+        try:
+            overrides = config.decode(path, node.data if node else None)
+            if not is_topic:  # of a broker's many keys this one concerns us
+                overrides = {key: value for key, value in overrides.items() if key == KEY}
+            found = topic_config(defaults, overrides)
+        except ZNodeError as error:
+            problems.append(error)
+        except (ConfigError, KafkaError) as error:
+            problems.append(ZNodeError(path, str(error)))
+        if is_topic:
+            by_path[path] = found is not None and found.unclean_leader_election_enable
+        else:
+            defaults = found or defaults
+    return by_path, problems
