@@ -36,6 +36,9 @@ from klamm.wire.apis import ApiKey
 T = TypeVar("T")
 
 SLICE: Final = 5_000
+"""Partitions encoded between two turns of the loop."""
+COLUMN_SLICE: Final = 20_000
+"""The same where bytes that are made already are only put together."""
 KEPT_MAX: Final = 100_000
 
 
@@ -99,7 +102,7 @@ class RequestEncoder:
         known = await self._encoded(batch, is_new=False)
         new = await self._encoded(batch, is_new=True)
         for broker, told in sorted(batch.leader_and_isr.items()):
-            yield broker, self._leader_and_isr(broker, told, known, new)
+            yield broker, await self._leader_and_isr(broker, told, known, new)
             await asyncio.sleep(0)
         if batch.metadata_to:
             tail = wire.update_metadata_tail(
@@ -110,7 +113,7 @@ class RequestEncoder:
             for broker in sorted(batch.metadata_to):
                 yield broker, self._update_metadata(broker, tail)
         for broker, stops in sorted(batch.stop_replica.items()):
-            for request in self._stop_replica(broker, stops):
+            async for request in self._stop_replica(broker, stops):
                 yield broker, request
 
     def _entries(self, partitions: Sequence[PartitionIndex], encodings: Encodings[Assignment]) -> Iterator[bytes]:
@@ -127,16 +130,27 @@ class RequestEncoder:
         )
         return map(b"".join, parts)
 
-    def _runs(self, partitions: Iterable[PartitionIndex]) -> Iterator[tuple[str, list[PartitionIndex]]]:
-        """By topic. Ids of a topic are neighbours unless it grew or took ids that were free: then it has several
-        runs, which are put together."""
+    async def _by_topic(
+        self, partitions: Sequence[PartitionIndex], at_once: int = COLUMN_SLICE
+    ) -> AsyncIterator[tuple[str, list[PartitionIndex]]]:
+        """Ids of a topic are neighbours unless it grew or took ids that were free: then it has several runs, which are
+        put together. Gives the loop away after so many partitions, for whoever works on them."""
         topics: dict[str, list[PartitionIndex]] = {}
-        for topic, run in groupby(partitions, self._context.columns.topic.__getitem__):
-            if topic in topics:
-                topics[topic].extend(run)
-            else:
-                topics[topic] = list(run)
-        return iter(topics.items())
+        for some in chunked(partitions, COLUMN_SLICE):
+            for topic, run in groupby(some, self._context.columns.topic.__getitem__):
+                if topic in topics:
+                    topics[topic].extend(run)
+                else:
+                    topics[topic] = list(run)
+            if len(some) == COLUMN_SLICE:
+                await asyncio.sleep(0)
+        since_pause = 0
+        for topic, of_topic in topics.items():
+            yield topic, of_topic
+            since_pause += len(of_topic)
+            if since_pause >= at_once:
+                since_pause = 0
+                await asyncio.sleep(0)
 
     # --- LeaderAndIsr ---
 
@@ -154,7 +168,7 @@ class RequestEncoder:
             await asyncio.sleep(0)
         return made
 
-    def _leader_and_isr(
+    async def _leader_and_isr(
         self,
         broker: BrokerId,
         told: Mapping[PartitionIndex, bool],
@@ -165,11 +179,12 @@ class RequestEncoder:
         partitions = sorted(told)
         if new:
             known = {i: new[i] if told[i] else known[i] for i in partitions}
-        topics = [
-            (topic.encode(), len(run), b"".join(map(known.__getitem__, run))) for topic, run in self._runs(partitions)
-        ]
-        states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, partitions))
-        leaders = set(map(itemgetter(0), states))
+        topics: list[wire.TopicEntries] = []
+        leaders: set[BrokerId] = set()
+        async for topic, run in self._by_topic(partitions):
+            topics.append((topic.encode(), len(run), b"".join(map(known.__getitem__, run))))
+            states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, run))
+            leaders.update(map(itemgetter(0), states))
         endpoints = []
         for leader in sorted(leaders & context.brokers.keys()):
             endpoint = context.brokers[leader].broker.endpoint(self._listener)
@@ -186,17 +201,12 @@ class RequestEncoder:
         context, live = self._context, self._context.live
         peculiar = context.peculiar()
         rests = self._rests_seen_by_all(live)
-        since_pause = 0
-        for topic, run in self._runs(partitions):
+        async for topic, run in self._by_topic(partitions, at_once=SLICE):
             if peculiar and not peculiar.isdisjoint(run):
                 entries: Iterable[bytes] = [self._peculiar_entry(i, live) for i in run]
             else:
                 entries = self._entries(run, rests)
             yield topic.encode(), len(run), b"".join(entries)
-            since_pause += len(run)
-            if since_pause >= SLICE:
-                since_pause = 0
-                await asyncio.sleep(0)
 
     def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
         """While the same brokers live, an assignment has the same offline replicas."""
@@ -234,22 +244,24 @@ class RequestEncoder:
 
     # --- StopReplica ---
 
-    def _stop_replica(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> Iterable[ControlRequest]:
+    async def _stop_replica(
+        self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]
+    ) -> AsyncIterator[ControlRequest]:
         """One request with a flag for each partition from version 3 on; before, those that delete go first."""
         if self._versions.stop_replica >= 3:
-            yield self._stop_replica_request(broker, stops)
+            yield await self._stop_replica_request(broker, stops)
             return
         for delete in (True, False):
             group = {i: stop for i, stop in stops.items() if stop.delete is delete}
             if group:
-                yield self._stop_replica_request(broker, group)
+                yield await self._stop_replica_request(broker, group)
 
-    def _stop_replica_request(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> ControlRequest:
+    async def _stop_replica_request(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> ControlRequest:
         version, context = self._versions.stop_replica, self._context
         number_of = context.columns.number
         topics = [
             (topic.encode(), [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in run])
-            for topic, run in self._runs(sorted(stops))
+            async for topic, run in self._by_topic(sorted(stops))
         ]
         epoch = context.brokers[broker].epoch
         body = wire.stop_replica_body(version, self._controller_id, self._controller_epoch, epoch, topics)
