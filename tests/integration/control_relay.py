@@ -1,0 +1,186 @@
+"""A relay in front of a broker's inter-broker listener that reads along what controllers send, and can hold it back.
+
+It stands for the network: what it holds has left the controller, and no broker has seen it. Everything that is not a
+control request passes through unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from klamm.model.errors import ErrorCode
+from klamm.wire import control
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, parse_request
+from klamm.wire.messages import decode_request, decode_response
+
+HOST = "127.0.0.1"
+CHUNK_BYTES = 1 << 16
+CONTROL = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
+
+
+@dataclass(eq=False)
+class ControlRequest:
+    """As it came by."""
+
+    api_key: ApiKey
+    sender: str
+    """The client id: a controller's broker id."""
+    controller_epoch: int
+    deletes: bool
+    answer: ErrorCode | None = None
+
+
+class Relay:
+    """Bytes between a port of its own and another; silent while `is_silent`, without closing anything."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[None]] = set()
+        """Both ways of each connection. They are cancelled, never the connection: asyncio would log it as an error."""
+        self._may_pass = asyncio.Event()
+        self._may_pass.set()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def silence(self) -> None:
+        self._may_pass.clear()
+
+    def speak(self) -> None:
+        self._may_pass.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Relay]:
+        self._server = await asyncio.start_server(self._accept, HOST, 0)
+        try:
+            yield self
+        finally:
+            self._server.close()
+            for way in self._open:
+                way.cancel()
+            await asyncio.gather(*self._connections)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        try:
+            there, back = await asyncio.open_connection(HOST, self._target_port)
+        except OSError:
+            writer.close()
+            return
+        ways = {asyncio.create_task(work) for work in self._ways(reader, writer, there, back)}
+        self._open |= ways
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        self._open -= ways
+        for end in (writer, back):
+            end.transport.abort()
+        await asyncio.gather(writer.wait_closed(), back.wait_closed(), return_exceptions=True)
+
+    def _ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+    ) -> list[Any]:
+        return [self._pump(reader, back), self._pump(there, writer)]
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._may_pass.wait()
+            writer.write(data)
+            await writer.drain()
+        await self._may_pass.wait()  # an end is a word too
+
+
+class ControlRelay(Relay):
+    """Once armed for a sender, its first StopReplica that deletes is held back, and whatever it sends after that."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.requests: list[ControlRequest] = []
+        self.held: list[ControlRequest] = []
+        self._armed_for: str | None = None
+        self._is_released = asyncio.Event()
+
+    def arm(self, sender: str) -> None:
+        self._armed_for = sender
+
+    def release(self) -> None:
+        self._is_released.set()
+
+    def _ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+    ) -> list[Any]:
+        unanswered: dict[int, tuple[RequestHeader, ControlRequest]] = {}
+        return [self._requests(reader, back, unanswered), self._answers(there, writer, unanswered)]
+
+    async def _requests(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        unanswered: dict[int, tuple[RequestHeader, ControlRequest]],
+    ) -> None:
+        while frame := await _frame(reader):
+            header, body = parse_request(memoryview(frame)[SIZE.size :])
+            if header.api_key in CONTROL:
+                request = _read(header, body)
+                self.requests.append(request)
+                unanswered[header.correlation_id] = (header, request)
+                if request.sender == self._armed_for and (request.deletes or self.held):
+                    self.held.append(request)
+                    await self._is_released.wait()
+            writer.write(frame)
+            await writer.drain()
+
+    async def _answers(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        unanswered: dict[int, tuple[RequestHeader, ControlRequest]],
+    ) -> None:
+        while frame := await _frame(reader):
+            (correlation_id,) = CORRELATION.unpack_from(frame, SIZE.size)
+            if (known := unanswered.pop(correlation_id, None)) is not None:
+                header, request = known
+                tags = 1 if APIS[header.api_key].response_header_version(header.api_version) >= 1 else 0
+                body = memoryview(frame)[SIZE.size + CORRELATION.size + tags :]
+                answer = decode_response(header.api_key, header.api_version, body)
+                request.answer = ErrorCode(answer.error_code)
+            writer.write(frame)
+            await writer.drain()
+
+
+def _read(header: RequestHeader, body: memoryview) -> ControlRequest:
+    request: Any = decode_request(header.api_key, header.api_version, body)
+    deletes = header.api_key is ApiKey.STOP_REPLICA and any(
+        delete for _, _, delete in control.iter_stopped_replicas(request)
+    )
+    return ControlRequest(header.api_key, header.client_id or "", request.controller_epoch, deletes)
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    """With its size in front; empty at the end."""
+    try:
+        size = await reader.readexactly(SIZE.size)
+        return size + await reader.readexactly(SIZE.unpack(size)[0])
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
