@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from klamm.admin.placement import PlacementBroker, RackMode, growth_start, place, rack_alternated
@@ -113,3 +115,14 @@ def test_growing_after_the_head_has_left_the_cluster() -> None:
 def test_one_broker_alone() -> None:
     assert place(brokers(7), range(2), 1, start=0, shift=0) == {0: (7,), 1: (7,)}
     assert place(brokers(7, racks={7: "a"}), range(2), 1, start=0, shift=0) == {0: (7,), 1: (7,)}
+
+
+@pytest.mark.case("RAS-24")
+def test_a_proposal_with_racks_is_spread_and_balanced() -> None:
+    placed = place(brokers(*SIX_IN_THREE, racks=SIX_IN_THREE), range(12), 3, start=2, shift=0)
+    for replicas in placed.values():
+        assert len({SIX_IN_THREE[int(broker)] for broker in replicas}) == 3
+    leaders = Counter(replicas[0] for replicas in placed.values())
+    held = Counter(broker for replicas in placed.values() for broker in replicas)
+    assert set(leaders.values()) == {2}
+    assert set(held.values()) == {6}
