@@ -53,6 +53,7 @@ def wait_until(what: str, condition: Callable[[], bool], timeout: float = 30) ->
         time.sleep(0.1)
 
 
+@pytest.mark.case("DEL-14")
 @pytest.mark.klamm(properties={"klamm.controller.settle.ms": "500"})
 def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluster) -> None:
     operator = Operator(klamm_cluster)
