@@ -351,12 +351,12 @@ class ControllerContext:
     def clear(self) -> None:
         """At the end of a term, so that the memory is given back at once: what a new term loads is kept out of the
         garbage collector's sight (`gc.freeze`), and parts of a term that refer to each other would keep this."""
-        for container in (self._topics, self._topic, self._state, self._assigned, self._on, self._states):
-            container.clear()
-        for column in (self._number, self._zk_version, self._partition_state):
-            del column[:]
-        for others in (self._replica_state, self._assignments, self._leaderless, self._free, self.brokers):
-            others.clear()
+        for part in vars(self).values():
+            if isinstance(part, dict | set | list | bytearray):
+                part.clear()
+            elif isinstance(part, array):
+                del part[:]
+        self._partitions_with_state = self._offline = self._imbalanced = 0
 
     def counts(self) -> Counts:
         """The expensive ones range over the topics being deleted only."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.controller.context import ControllerContext
+from klamm.controller.context import ControllerContext, Counts
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
@@ -136,3 +136,18 @@ def test_the_imbalance_counter_equals_a_scan(script: list[tuple[int, str, int]])
         states = [(context.state_of(i), context.assignment_of(i).replicas[0]) for i in known]
         scanned = sum(found is not None and found.leader != preferred for found, preferred in states)
         assert context.counts().preferred_replica_imbalance == scanned
+
+
+def test_a_cleared_context_holds_nothing_and_can_be_filled_again() -> None:
+    context = ControllerContext()
+    replicas = Assignment((BrokerId(1), BrokerId(2)))
+    for _ in range(2):
+        partitions = context.add_partitions("t", {0: replicas, 1: replicas})
+        context.put_states(partitions, [state(1, 1)] * 2, [4, 5])
+        context.move_partitions(partitions, PartitionState.NEW)
+        assert partitions == [0, 1] and context.partitions_on(BrokerId(2)) == [0, 1]
+        assert [context.zk_version_of(i) for i in partitions] == [4, 5]
+        context.clear()
+        assert not context.topics and not context.assigned_brokers and not context.leaderless()
+        assert list(map(len, context.columns)) == [0] * 5
+        assert context.counts() == Counts()
