@@ -1,0 +1,41 @@
+"""A hold says how much of it was our own work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from klamm.model.events import Decision
+from klamm.model.ids import BrokerId
+from klamm.net.clock import SystemClock
+from klamm.telemetry.loop_monitor import HOLD_LIMIT, LoopMonitor
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.state_changes import EventList
+
+
+async def holds(hold: float, *, working: bool) -> tuple[LoopMonitor, list[Decision]]:
+    events = EventList()
+    monitor = LoopMonitor(SystemClock(), BrokerId(1), events, MetricsRegistry())
+    task = asyncio.create_task(monitor.run())
+    await asyncio.sleep(0.02)
+    if working:
+        until = time.thread_time() + hold
+        while time.thread_time() < until:
+            pass
+    else:
+        time.sleep(hold)  # noqa: ASYNC251
+    await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return monitor, [record for record in events.records if isinstance(record, Decision)]
+
+
+async def test_work_is_told_from_waiting() -> None:
+    hold = HOLD_LIMIT + 0.02
+    monitor, events = await holds(hold, working=True)
+    longest = max(events, key=lambda event: event.duration_ms)
+    assert longest.event == "loop-held" and longest.counts["busy_ms"] >= HOLD_LIMIT * 1000
+    assert monitor.longest_ms >= monitor.busiest_ms >= HOLD_LIMIT * 1000
+    monitor, events = await holds(hold, working=False)
+    longest = max(events, key=lambda event: event.duration_ms)
+    assert longest.duration_ms >= HOLD_LIMIT * 1000 > longest.counts["busy_ms"]
