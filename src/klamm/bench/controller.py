@@ -204,7 +204,7 @@ async def run(*, partitions: int, brokers: int, replication: int, rounds: int, a
                 stack.callback(contender.process.release_ports)
                 stack.push_async_callback(contender.process.kill)
             all_measured = await _measure(stack, bench, contenders, zookeeper, rounds)
-        result = {
+        result: dict[str, Any] = {
             "partitions": partitions,
             "brokers": brokers,
             "replication": replication,
