@@ -24,6 +24,7 @@ from klamm.controller.lifeline import Lifeline
 from klamm.controller.suspicion import UNHARMED, Evidence
 from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig
+from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.net.client import BrokerConnection
@@ -84,7 +85,6 @@ class Channels:
             self._clock,
             self._config.controller_socket_timeout_ms / 1000,
             on_refused=lambda: self._refused(channel),
-            on_connected=lambda: self._connected(channel),
             evidence=self._testimony(live.broker.id, live.epoch),
         )
         channel = _Channel(self, live.broker.id, live.epoch, lifeline)
@@ -114,8 +114,10 @@ class Channels:
             channel.accused = True
             self._enqueue(BrokerRefused(channel.broker, channel.epoch))
 
-    def _connected(self, channel: _Channel) -> None:
-        if channel.accused:
+    def _is_back(self, channel: _Channel, answer: ControllerEvent | None) -> None:
+        """An answer, not a connection: a broker that is started again listens before it registers its new life, and the
+        registration that it is suspected under is the old one's."""
+        if channel.accused and getattr(answer, "error", ErrorCode.NONE) != ErrorCode.STALE_BROKER_EPOCH:
             channel.accused = False
             self._enqueue(BrokerConnected(channel.broker, channel.epoch))
 
@@ -157,14 +159,15 @@ class Channels:
                 connection.abort()
                 await asyncio.sleep(RETRY_PAUSE_S)
 
-    def received(self, broker: BrokerId, request: ControlRequest, body: memoryview) -> None:
+    def received(self, channel: _Channel, request: ControlRequest, body: memoryview) -> None:
         try:
             event = request.answered(body)
         except ProtocolError as error:
-            log.error("broker %d answered %s with nonsense: %s", broker, request.api_key.name, error)
+            log.error("broker %d answered %s with nonsense: %s", channel.broker, request.api_key.name, error)
             return
         if event is not None:
             self._enqueue(event)
+        self._is_back(channel, event)
 
     def queue_timer(self, broker: BrokerId) -> Callable[[float], None]:
         return self._metrics.timer(GROUP, TYPE, "RequestRateAndQueueTimeMs", broker_id=str(broker)).update
@@ -207,4 +210,4 @@ class _Channel:
             waited((self._owner.now() - put_at) * 1000)
             body = await self._owner.deliver(self.lifeline, self.broker, request)
             self._queue.popleft()
-            self._owner.received(self.broker, request, body)
+            self._owner.received(self, request, body)

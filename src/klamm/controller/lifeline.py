@@ -26,7 +26,6 @@ class Lifeline:
         connect_timeout: float,
         *,
         on_refused: Callable[[], None],
-        on_connected: Callable[[], None],
         evidence: Evidence = UNHARMED,
     ) -> None:
         self.connection = connection
@@ -34,7 +33,6 @@ class Lifeline:
         self._clock = clock
         self._connect_timeout = connect_timeout
         self._on_refused = on_refused
-        self._on_connected = on_connected
         self._is_up = asyncio.Event()
 
     async def run(self) -> None:
@@ -44,7 +42,6 @@ class Lifeline:
                 since = self._clock.monotonic()
                 self.evidence = UNHARMED
                 self._is_up.set()
-                self._on_connected()
                 await self.connection.wait_lost()
                 self.evidence = BROKEN
                 if self._clock.monotonic() - since < PROBE_PAUSE_S:

@@ -106,7 +106,6 @@ class Vigil:
             self._clock,
             self._config.controller_socket_timeout_ms / 1000,
             on_refused=refused.set,
-            on_connected=refused.clear,
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lifeline.run(), name=f"vigil-lifeline-{watched.broker}")

@@ -96,6 +96,23 @@ async def test_it_takes_a_connection_in_the_same_life_and_is_told_everything() -
         assert result == {("t", 0): 1}
 
 
+async def test_a_port_that_listens_again_is_not_yet_the_broker() -> None:
+    """Killed and started again, it listens at once and registers later: what answers nothing, or answers in a new life,
+    is not the suspect."""
+    async with Scenario(**FAST).running(1, 2, 3) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
+        await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
+        scenario.network.silent.add(1)
+        await scenario.after(lambda: scenario.network.unreachable.clear())
+        assert suspects(scenario) == 1
+        scenario.network.silent.clear()
+        scenario.network.top_error = ErrorCode.STALE_BROKER_EPOCH
+        await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
+        await scenario.after(lambda: scenario.network.unreachable.clear())
+        assert suspects(scenario) == 1
+        assert not scenario.sink.decisions("suspicion-ended")
+
+
 async def test_a_new_life_ends_the_suspicion() -> None:
     async with Scenario(**FAST).running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
