@@ -153,7 +153,7 @@ class BrokerRefused(_Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnected(_Event):
-    """One that refused took a connection, in the same life."""
+    """One that refused answers again, in the same life."""
 
     broker: BrokerId
     epoch: BrokerEpoch

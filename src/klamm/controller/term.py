@@ -312,7 +312,7 @@ class Term:
             return
         started = self._clock.monotonic()
         cause = f"broker {event.broker} is back from suspicion"
-        self._end_suspicion(event.broker, "it took a connection in the same life")
+        self._end_suspicion(event.broker, "it answers again in the same life")
         try:
             await self.runner.run(brokers.on_broker_startup(self.context, self.epoch, (event.broker,), cause))
         except ConnectionLoss:
