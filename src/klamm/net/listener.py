@@ -175,6 +175,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._lost = asyncio.Event()
         self._time = asyncio.get_running_loop().time
         self.last_active = self._time()
 
@@ -190,19 +191,18 @@ class _Connection(asyncio.Protocol):
         self._verdict = self._listener.limits.entered(self)
         if self._verdict is Verdict.REFUSED:
             self.close(f"{self.host} has its {self._listener.limits.allowed_from(self.host)} connections, or all wait")
-        elif self._verdict is Verdict.WAITS:
-            self._transport.pause_reading()
 
     def admit(self) -> None:
         self._verdict = Verdict.ADMITTED
-        self.last_active = self._time()
         if self._transport is not None:
             self._transport.resume_reading()
+            self.data_received(b"")  # what has come meanwhile
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()  # whoever waits to write finds that there is nobody to write to
         self._client.gone()
+        self._lost.set()
         if self._verdict is not Verdict.REFUSED:
             self._listener.limits.left(self)
         if self._task is None:
@@ -212,7 +212,11 @@ class _Connection(asyncio.Protocol):
         self.last_active = self._time()
         self._listener.bytes_in += len(data)
         self._wire.feed(data)
-        if self._task is None:
+        if self._verdict is Verdict.WAITS:
+            # Not paused from the beginning: uvloop begins to read only after connection_made, whatever that wants.
+            if self._transport is not None:
+                self._transport.pause_reading()
+        elif self._task is None:
             self._task = asyncio.create_task(self._serve(), name=f"connection {self._peer}")
         elif self._transport is not None:
             self._transport.pause_reading()  # resumed when the request in work is answered
@@ -239,6 +243,8 @@ class _Connection(asyncio.Protocol):
     async def ended(self) -> None:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._transport is not None:
+            await self._lost.wait()
 
     async def _serve(self) -> None:
         """Until nothing more has arrived. The outermost loop of a connection: what fails here ends the connection."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import uvloop
 
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
@@ -17,6 +19,9 @@ from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
 from klamm.wire.connection import RequestHeader, request_head
 
+BOTH_LOOPS = pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
 REQUEST = request_head(RequestHeader(ApiKey.METADATA, 1, 7, "me"), 0)
 
 
@@ -107,8 +112,14 @@ def closings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if "closing connection" in r.getMessage()]
 
 
-async def test_more_than_an_address_may_have_is_closed_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+@BOTH_LOOPS
+def test_more_than_an_address_may_have_is_closed_with_one_line(new_loop: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(closes_what_an_address_may_not_have(caplog))
+
+
+async def closes_what_an_address_may_not_have(caplog: pytest.LogCaptureFixture) -> None:
     async with asyncio.timeout(10), listener(limits=ConnectionLimits(per_ip=1)).running() as server:
         inside = await asyncio.open_connection("127.0.0.1", server.port)
         assert await answered(*inside)
@@ -123,9 +134,16 @@ async def test_more_than_an_address_may_have_is_closed_with_one_line(caplog: pyt
         again = await asyncio.open_connection("127.0.0.1", server.port)
         assert await answered(*again)
         again[1].close()
+        await again[1].wait_closed()
 
 
-async def test_a_full_broker_answers_the_next_one_when_another_leaves() -> None:
+@BOTH_LOOPS
+def test_a_full_broker_answers_the_next_one_when_another_leaves(new_loop: Any) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(answers_the_next_one_when_another_leaves())
+
+
+async def answers_the_next_one_when_another_leaves() -> None:
     async with asyncio.timeout(10), listener(limits=ConnectionLimits(total=1)).running() as server:
         inside = await asyncio.open_connection("127.0.0.1", server.port)
         assert await answered(*inside)
@@ -136,6 +154,8 @@ async def test_a_full_broker_answers_the_next_one_when_another_leaves() -> None:
         inside[1].close()
         assert await answer
         waiting[1].close()
+        for _, writer in (inside, waiting):
+            await writer.wait_closed()
 
 
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
