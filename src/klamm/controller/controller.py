@@ -309,8 +309,7 @@ class Controller:
         else:
             won = await self._take_over(verdict.czxid, verdict.cause)
         if won is None:
-            self._queue.put_nowait(Reconsider())  # somebody was faster: who is it?
-            return
+            return  # somebody was faster, and our watch on the office tells of it
         if verdict.healing:
             self._meters.healed.mark()
             self._recorder.decision("controller-healed", verdict.cause)
@@ -322,9 +321,7 @@ class Controller:
         if not await until_connected(self._candidacy.may_lead):
             return
         won = await self._take_over(czxid, cause)
-        if won is None:
-            self._queue.put_nowait(Reconsider())
-        else:
+        if won is not None:
             await self._lead(won, cause)
 
     async def _take_over(self, czxid: int, cause: str) -> Won | None:
