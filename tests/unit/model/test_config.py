@@ -15,6 +15,14 @@ def test_defaults_are_kafkas() -> None:
     assert config.replica_lag_time_max_ms == 30_000
     assert config.message_max_bytes == 1_048_588
     assert config.inter_broker_protocol_version == "2.6"
+    assert config.connections_max_idle_ms == 600_000
+    assert config.max_connections == config.max_connections_per_ip == 2**31 - 1
+    assert config.http_listener == ""
+
+
+def test_connections_by_address() -> None:
+    config, _ = read_broker_config({**MINIMAL, "max.connections.per.ip.overrides": "10.0.0.1:5, [::1]:7,host:0"})
+    assert config.connections_by_ip() == {"10.0.0.1": 5, "::1": 7, "host": 0}
 
 
 def test_an_unsupported_key_is_named_in_a_warning() -> None:
@@ -33,6 +41,10 @@ def test_an_unsupported_key_is_named_in_a_warning() -> None:
         ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "listener PLAINTEXT is named twice"),
         ("inter.broker.protocol.version", "3.0", "it must be one of 2.4, 2.5, 2.6"),
         ("inter.broker.listener.name", "INTERNAL", "is not among listeners PLAINTEXT"),
+        ("klamm.http.listener", "8080", "klamm.http.listener='8080' is not valid: it must be HOST:PORT"),
+        ("klamm.http.listener", "localhost:99999", "is not valid: it must be HOST:PORT"),
+        ("connections.max.idle.ms", "-2", "it must be an integer of at least -1"),
+        ("max.connections.per.ip.overrides", "10.0.0.1", "'10.0.0.1' is not valid: it must be HOST:NUMBER"),
         ("replica.fetch.wait.max.ms", "40000", "must not exceed replica.lag.time.max.ms=30000"),
     ],
 )
