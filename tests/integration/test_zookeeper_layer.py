@@ -223,7 +223,9 @@ async def test_change_notifications_are_handled_once_and_in_order(zk: ZooKeeperC
                 await asyncio.sleep(0.005)
 
     await announce(writer, config_change.PREFIX, config_change.encode("topics/before"))
-    async with ChangeNotifications(zk, SystemClock(), config_change.PREFIX, handle).running() as listener:
+    listener = ChangeNotifications(zk, SystemClock(), config_change.PREFIX, handle)
+    task = asyncio.create_task(listener.run())
+    try:
         await until(1)
         await announce(writer, config_change.PREFIX, bad)  # reported; those after it come all the same
         await asyncio.gather(
@@ -235,6 +237,8 @@ async def test_change_notifications_are_handled_once_and_in_order(zk: ZooKeeperC
         await until(52)
         assert handled == ["topics/before", *(f"topics/{n}" for n in range(50)), "topics/last"]
         assert listener.last_handled == 52
+    finally:
+        task.cancel()
 
 
 # --- reassignment, configuration ---

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from klamm.model.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
@@ -51,16 +50,21 @@ class ChangeNotifications:
         self._handle = handle
         self._wake = asyncio.Event()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[ChangeNotifications]:
+    async def run(self) -> None:
+        """For ever: its owner cancels it."""
         self._zookeeper.add_session_listener(self)
         self._wake.set()
-        task = asyncio.create_task(self._run(), name=f"notifications of {self._parent}")
-        try:
-            yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.look()
+            except SessionExpired:
+                continue  # until there is a new one
+            except ZooKeeperError as error:
+                log.warning("%s: will look again: %s", self._parent, error)
+                self._wake.set()
+                await asyncio.sleep(RETRY_AFTER)
 
     async def look(self) -> None:
         """Handle what is new, purge what is old, watch for more. Raises ConnectionLoss, SessionExpired."""
@@ -85,19 +89,6 @@ class ChangeNotifications:
         pass
 
     # --- inside ---
-
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self.look()
-            except SessionExpired:
-                continue  # until there is a new one
-            except ZooKeeperError as error:
-                log.warning("%s: will look again: %s", self._parent, error)
-                self._wake.set()
-                await asyncio.sleep(RETRY_AFTER)
 
     def _on_event(self, event: WatchEvent) -> None:
         self._wake.set()

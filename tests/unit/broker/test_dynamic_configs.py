@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.config_changes import KEPT_MS, ConfigChanges
+from klamm.broker.config_changes import ConfigChanges
 from klamm.broker.dynamic_configs import FOLLOWER_RATE, LEADER_RATE, DynamicConfigs
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs
@@ -18,6 +18,7 @@ from klamm.model.ids import BrokerId
 from klamm.model.ports import CreateMode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.zookeeper.change_notifications import PURGED_AFTER_MS
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.znodes import config, config_change
@@ -121,7 +122,7 @@ async def test_old_notifications_are_swept_away(world: World, monkeypatch: pytes
 
     class Later(SystemClock):
         def wall_ms(self) -> int:
-            return super().wall_ms() + KEPT_MS + 1_000
+            return super().wall_ms() + PURGED_AFTER_MS + 1_000
 
     changes = asyncio.create_task(ConfigChanges(world.zk, Later(), world.dynamic.apply).run())
     try:
