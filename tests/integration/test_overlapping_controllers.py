@@ -82,7 +82,7 @@ class Overlap:
                 await self.zk.ensure_path(candidates.path(BrokerId(candidate)))
             self.way_to_zookeeper = await stack.enter_async_context(Relay(self.server.port).running())
             self._metrics_port = reserve_port()
-            old = {
+            old: dict[str, str | int] = {
                 "zookeeper.session.timeout.ms": session_timeout_ms,
                 "request.timeout.ms": 240_000,  # it shall wait for what is held back, not ask again
                 "klamm.http.listener": f"{HOST}:{self._metrics_port}",
