@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
+from klamm.controller.calls import Calls
 from klamm.controller.candidacy import Candidacy
 from klamm.controller.channels import Channels
 from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
 from klamm.controller.context import Counts
 from klamm.controller.events import (
-    AlterReassignments,
     BrokerChange,
-    ControlledShutdown,
     ControllerChange,
     ControllerEvent,
     Crashed,
-    ElectLeaders,
     Expire,
-    ListReassignments,
     Reconsider,
     Reelect,
     RegisterBrokerAndReelect,
@@ -58,9 +55,8 @@ from klamm.controller.term import Term
 from klamm.controller.vigil import Vigil
 from klamm.controller.watches import event_of
 from klamm.model.config import BrokerConfig, broker_id_of
-from klamm.model.errors import ConnectionLoss, ControllerMoved, KafkaError, SessionExpired, ZooKeeperError
-from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
-from klamm.model.partition import Assignment
+from klamm.model.errors import ConnectionLoss, ControllerMoved, SessionExpired, ZooKeeperError
+from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerId, ControllerEpoch
 from klamm.model.ports import Clock, EventSink, Network, WatchEvent, ZooKeeper
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.znodes import partition_state
@@ -73,7 +69,7 @@ SILENCE_PAUSE_S: Final = 0.05
 GIVE_BACK_TIMEOUT_S: Final = 2.0
 
 
-class Controller:
+class Controller(Calls):
     def __init__(
         self,
         config: BrokerConfig,
@@ -96,6 +92,7 @@ class Controller:
         self._broker = broker_id_of(config)
         self._recorder = Recorder(events_sink, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
+        super().__init__(self._queue.put_nowait)
         self._office = Office(zk, clock, self._broker, self._on_watch)
         self._quarantine = Quarantine(zk, clock, self._recorder, self._broker)
         self._candidacy = Candidacy(config, clock, zk, self._recorder, self._on_watch)
@@ -124,37 +121,6 @@ class Controller:
     @property
     def controller_epoch(self) -> ControllerEpoch:
         return INITIAL_CONTROLLER_EPOCH if self._term is None else self._term.epoch
-
-    async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> frozenset[TopicPartition]:
-        """Partitions that the broker still leads. Raises KafkaError."""
-        reply: asyncio.Future[frozenset[TopicPartition]] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(ControlledShutdown(broker, broker_epoch, reply))
-        return await reply
-
-    async def alter_partition_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Per partition None, or why not; a target of None cancels. Raises KafkaError if we are not the controller."""
-        reply: asyncio.Future[dict[TopicPartition, KafkaError | None]] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(AlterReassignments(targets, reply))
-        return await reply
-
-    async def list_partition_reassignments(
-        self, partitions: Collection[TopicPartition] | None
-    ) -> dict[TopicPartition, Assignment]:
-        """Those of them, or of all, that are being reassigned. Raises KafkaError."""
-        reply: asyncio.Future[dict[TopicPartition, Assignment]] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(ListReassignments(None if partitions is None else frozenset(partitions), reply))
-        return await reply
-
-    async def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None, *, unclean: bool
-    ) -> dict[TopicPartition, BrokerId | KafkaError]:
-        """Who leads now, or why nobody was elected. Raises KafkaError."""
-        reply: asyncio.Future[dict[TopicPartition, BrokerId | KafkaError]] = asyncio.get_running_loop().create_future()
-        named = None if partitions is None else frozenset(partitions)
-        self._queue.put_nowait(ElectLeaders(named, unclean, reply))
-        return await reply
 
     def statistics(self) -> ControllerStatistics:
         term = self._term
