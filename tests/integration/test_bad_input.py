@@ -182,3 +182,26 @@ def test_controlled_shutdown_of_version_0_has_no_client_id(cluster: KlammCluster
     """Header version 0. On the clients' listener it is refused, in its own words: CLUSTER_AUTHORIZATION_FAILED."""
     (answer,) = exchange(cluster, struct.pack(">hhii", 7, 0, 9, 1))
     assert answer == struct.pack(">ihi", 9, 31, 0)
+
+
+def test_limits_by_address_of_a_running_broker(tmp_path: Path) -> None:
+    """The address is named by its host name; what the broker itself connects from there counts, too."""
+    properties = {"max.connections.per.ip.overrides": "localhost:6"}
+    with running_cluster(tmp_path, brokers=1, properties=properties) as limited:
+        host, _, port = limited.bootstrap.partition(":")
+        held = []
+        try:
+            while len(held) < 10:
+                client = socket.create_connection((host, int(port)), timeout=10)
+                held.append(client)
+                client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+                try:
+                    if not client.recv(4):
+                        break
+                except ConnectionResetError:
+                    break
+            assert 3 <= len(held) <= 7, "the controller's own connection counts, too"
+        finally:
+            for client in held:
+                client.close()
+        assert limited.log_text(1).count("has its 6 connections") >= 1

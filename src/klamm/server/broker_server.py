@@ -168,7 +168,7 @@ class BrokerServer:
                 config.inter_broker_listener,
             )
         brokers_own = {config.inter_broker_listener, config.control_plane_listener}
-        limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip, config.connections_by_ip())
+        limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip, await self._by_address())
         listeners = []
         for endpoint in config.endpoints:
             listener = Listener(
@@ -192,6 +192,19 @@ class BrokerServer:
             stack.push_async_callback(listener.close)
             listeners.append(listener)
         return listeners
+
+    async def _by_address(self) -> dict[str, int]:
+        """max.connections.per.ip.overrides may name hosts; connections come from addresses."""
+        limits = {}
+        for host, count in self.config.connections_by_ip().items():
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None)
+            except OSError as error:
+                raise ConfigError(
+                    f"max.connections.per.ip.overrides: {host} has no address: {error.strerror}"
+                ) from None
+            limits.update({str(address[0]): count for *_, address in found})
+        return limits
 
     def _advertised(self, listeners: list[Listener]) -> tuple[Endpoint, ...]:
         """Port 0 becomes the one that was bound; no host becomes this machine's loopback."""
