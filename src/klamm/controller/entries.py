@@ -10,7 +10,7 @@ and the same object for every broker; only the head with the broker's epoch diff
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -99,15 +99,17 @@ class RequestEncoder:
 
     async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending. Who is no longer registered by now is left out."""
-        known = await self._encoded(batch, is_new=False)
-        new = await self._encoded(batch, is_new=True)
-        for broker, told in sorted(batch.leader_and_isr.items()):
-            yield broker, await self._leader_and_isr(broker, told, known, new)
+        told = batch.leader_and_isr.values()
+        known = await self._encoded(dict.fromkeys(chain.from_iterable(told)), self._known)
+        first = [[i for i, is_new in some.items() if is_new] for some in told if True in some.values()]
+        new = await self._encoded(dict.fromkeys(chain.from_iterable(first)), self._new)
+        for broker, partitions in sorted(batch.leader_and_isr.items()):
+            yield broker, await self._leader_and_isr(broker, partitions, known, new)
             await asyncio.sleep(0)
         if batch.metadata_to:
             tail = wire.update_metadata_tail(
                 self._versions.update_metadata,
-                [topic async for topic in self._metadata_topics(sorted(batch.metadata))],
+                await self._metadata_topics(batch.metadata),
                 [live.broker for _, live in sorted(self._context.brokers.items())],
             )
             for broker in sorted(batch.metadata_to):
@@ -116,25 +118,31 @@ class RequestEncoder:
             async for request in self._stop_replica(broker, stops):
                 yield broker, request
 
-    def _entries(self, partitions: Sequence[PartitionIndex], encodings: Encodings[Assignment]) -> Iterator[bytes]:
-        """Index, state, version, rest."""
+    async def _encoded(
+        self, partitions: Iterable[PartitionIndex], encodings: Encodings[Assignment]
+    ) -> dict[PartitionIndex, bytes]:
+        """Entries: index, state, version, rest."""
         columns = self._context.columns
-        states = cast(Sequence[LeaderAndIsr], list(map(columns.state.__getitem__, partitions)))
-        rests = encodings.of(list(map(columns.assigned.__getitem__, partitions)))
-        parts = zip(
-            map(wire.pack_index, map(columns.number.__getitem__, partitions)),
-            self._states.of(states),
-            map(wire.pack_version, map(columns.zk_version.__getitem__, partitions)),
-            rests,
-            strict=True,
-        )
-        return map(b"".join, parts)
+        made: dict[PartitionIndex, bytes] = {}
+        for some in chunked(list(partitions), SLICE):
+            states = cast(Sequence[LeaderAndIsr], list(map(columns.state.__getitem__, some)))
+            parts = zip(
+                map(wire.pack_index, map(columns.number.__getitem__, some)),
+                self._states.of(states),
+                map(wire.pack_version, map(columns.zk_version.__getitem__, some)),
+                encodings.of(list(map(columns.assigned.__getitem__, some))),
+                strict=True,
+            )
+            made.update(zip(some, map(b"".join, parts), strict=True))
+            if len(some) == SLICE:
+                await asyncio.sleep(0)
+        return made
 
     async def _by_topic(
-        self, partitions: Sequence[PartitionIndex], at_once: int = COLUMN_SLICE
-    ) -> AsyncIterator[tuple[str, list[PartitionIndex]]]:
+        self, partitions: Sequence[PartitionIndex]
+    ) -> AsyncIterator[tuple[bytes, list[PartitionIndex]]]:
         """Ids of a topic are neighbours unless it grew or took ids that were free: then it has several runs, which are
-        put together. Gives the loop away after so many partitions, for whoever works on them."""
+        put together."""
         topics: dict[str, list[PartitionIndex]] = {}
         for some in chunked(partitions, COLUMN_SLICE):
             for topic, run in groupby(some, self._context.columns.topic.__getitem__):
@@ -146,27 +154,20 @@ class RequestEncoder:
                 await asyncio.sleep(0)
         since_pause = 0
         for topic, of_topic in topics.items():
-            yield topic, of_topic
+            yield topic.encode(), of_topic
             since_pause += len(of_topic)
-            if since_pause >= at_once:
+            if since_pause >= COLUMN_SLICE:
                 since_pause = 0
                 await asyncio.sleep(0)
 
-    # --- LeaderAndIsr ---
+    async def _joined(
+        self, partitions: Iterable[PartitionIndex], entries: Mapping[PartitionIndex, bytes]
+    ) -> list[wire.TopicEntries]:
+        entry_of = entries.__getitem__
+        by_topic = self._by_topic(sorted(partitions))
+        return [(topic, len(run), b"".join(map(entry_of, run))) async for topic, run in by_topic]
 
-    async def _encoded(self, batch: RequestBatch, *, is_new: bool) -> dict[PartitionIndex, bytes]:
-        """Entries of all partitions that any broker is told, each made once."""
-        told = batch.leader_and_isr.values()
-        if is_new:
-            news = [[i for i, new in some.items() if new] for some in told if True in some.values()]
-            partitions = dict.fromkeys(chain.from_iterable(news))
-        else:
-            partitions = dict.fromkeys(chain.from_iterable(told))
-        made: dict[PartitionIndex, bytes] = {}
-        for some in chunked(list(partitions), SLICE):
-            made.update(zip(some, self._entries(some, self._new if is_new else self._known), strict=True))
-            await asyncio.sleep(0)
-        return made
+    # --- LeaderAndIsr ---
 
     async def _leader_and_isr(
         self,
@@ -176,15 +177,10 @@ class RequestEncoder:
         new: Mapping[PartitionIndex, bytes],
     ) -> ControlRequest:
         context, version = self._context, self._versions.leader_and_isr
-        partitions = sorted(told)
-        if new:
-            known = {i: new[i] if told[i] else known[i] for i in partitions}
-        topics: list[wire.TopicEntries] = []
-        leaders: set[BrokerId] = set()
-        async for topic, run in self._by_topic(partitions):
-            topics.append((topic.encode(), len(run), b"".join(map(known.__getitem__, run))))
-            states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, run))
-            leaders.update(map(itemgetter(0), states))
+        entries = {i: new[i] if is_new else known[i] for i, is_new in told.items()} if new else known
+        topics = await self._joined(told, entries)
+        states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, told))
+        leaders: set[BrokerId] = set(map(itemgetter(0), states))
         endpoints = []
         for leader in sorted(leaders & context.brokers.keys()):
             endpoint = context.brokers[leader].broker.endpoint(self._listener)
@@ -197,16 +193,13 @@ class RequestEncoder:
 
     # --- UpdateMetadata ---
 
-    async def _metadata_topics(self, partitions: Sequence[PartitionIndex]) -> AsyncIterator[wire.TopicEntries]:
-        context, live = self._context, self._context.live
-        peculiar = context.peculiar()
-        rests = self._rests_seen_by_all(live)
-        async for topic, run in self._by_topic(partitions, at_once=SLICE):
-            if peculiar and not peculiar.isdisjoint(run):
-                entries: Iterable[bytes] = [self._peculiar_entry(i, live) for i in run]
-            else:
-                entries = self._entries(run, rests)
-            yield topic.encode(), len(run), b"".join(entries)
+    async def _metadata_topics(self, partitions: Collection[PartitionIndex]) -> list[wire.TopicEntries]:
+        live, peculiar = self._context.live, self._context.peculiar()
+        ordinary = [i for i in partitions if i not in peculiar] if peculiar else partitions
+        entries = await self._encoded(ordinary, self._rests_seen_by_all(live))
+        if peculiar:
+            entries.update({i: self._peculiar_entry(i, live) for i in partitions if i in peculiar})
+        return await self._joined(partitions, entries)
 
     def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
         """While the same brokers live, an assignment has the same offline replicas."""
@@ -260,7 +253,7 @@ class RequestEncoder:
         version, context = self._versions.stop_replica, self._context
         number_of = context.columns.number
         topics = [
-            (topic.encode(), [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in run])
+            (topic, [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in run])
             async for topic, run in self._by_topic(sorted(stops))
         ]
         epoch = context.brokers[broker].epoch
