@@ -118,6 +118,20 @@ async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, 
             assert await them.epoch() == epoch + 2
             for topic in ("under-klamm", "under-kafka", "under-klamm-again"):
                 assert all(state["leader"] in JVM for state in await them.states(topic))
+
+            # Nobody is preferred any more, and a JVM broker leads. Somebody edits /controller: it resigns, the one that
+            # is named takes itself for the controller without acting, and klamm heals it.
+            await client.delete(f"/config/extension/candidates/{KLAMM}")
+            await klamm.kill()
+            await them.wait_for_controller(*JVM)
+            await klamm.start()
+            leading, _ = await them.controller()
+            named = next(broker for broker in JVM if broker != leading)
+            await client.set("/controller", b'{"version":1,"brokerid":%d,"timestamp":"0"}' % named)
+            await them.wait_for_controller(KLAMM)
+            await them.create_topic("under-who-healed-it")
+            assert await them.epoch() == epoch + 4
+            assert "controller-healed" in klamm.log_text()
             print(f"start to take-over {took:.1f} s, epoch {await them.epoch()}")
             assert "controller-failed" not in klamm.log_text()
     finally:
