@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -39,14 +39,22 @@ _LEVELS: Final = {"2.5.1": "TRACE", "3.9.1": "INFO"}
 _LOG_LINE: Final = "[%d] %p %m (%c)%n"
 
 
+class Events(NamedTuple):
+    written: int
+    longest_hold_ms: float | None
+    """Of the event loop, where there is one; 0 when nothing was above what is worth an event."""
+
+
 class Contender:
     """A controller process and what can be seen of it from outside."""
+
+    has_event_loop = False
 
     def __init__(self, name: str, process: BrokerProcess, settings: dict[str, str]) -> None:
         self.name = name
         self.process = process
         self.settings = settings
-        self._events_seen: dict[Path, int] = {}
+        self._events_seen: dict[int, int] = {}
 
     def launch(self, zookeeper: str) -> None:
         self.process.zookeeper = zookeeper
@@ -71,23 +79,23 @@ class Contender:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    def new_events(self) -> list[bytes]:
-        """Lines that its event files have got since the last call."""
-        lines: list[bytes] = []
+    def new_events(self) -> Events:
+        """What its event files have got since the last call. Line by line: at TRACE they grow by gigabytes."""
+        written, longest = 0, 0.0
         for path in self.event_files():
             with path.open("rb") as file:
-                file.seek(self._events_seen.get(path, 0))
-                lines += file.read().splitlines()
-                self._events_seen[path] = file.tell()
-        return lines
+                inode = os.fstat(file.fileno()).st_ino  # its name changes with the hour
+                file.seek(self._events_seen.get(inode, 0))
+                for line in file:
+                    written += 1
+                    if self.has_event_loop and b'"loop-held"' in line:
+                        longest = max(longest, orjson.loads(line)["duration_ms"])
+                self._events_seen[inode] = file.tell()
+        return Events(written, round(longest, 1) if self.has_event_loop else None)
 
     def event_files(self) -> list[Path]:
         """Hourly pieces included."""
         return sorted(self.process.directory.glob("state-change.log*"))
-
-    def longest_hold_ms(self, events: Sequence[bytes]) -> float | None:
-        """Of its event loop, where it has one; 0 when nothing was above what is worth an event."""
-        return None
 
 
 class _Klamm(KlammBroker):
@@ -97,17 +105,14 @@ class _Klamm(KlammBroker):
 
 
 class KlammContender(Contender):
+    has_event_loop = True
+
     def __init__(self, directory: Path) -> None:
         process = _Klamm(CONTROLLER_ID, "", directory / "klamm")
         super().__init__("klamm", process, {"logs": "state-change.log and state-change.json on"})
 
     def event_files(self) -> list[Path]:
         return [path for path in (self.process.directory / "state-change.json",) if path.exists()]
-
-    def longest_hold_ms(self, events: Sequence[bytes]) -> float | None:
-        """By the thread's own clock: on a busy machine every loop is held, and by nobody's fault."""
-        holds = [orjson.loads(line)["counts"]["busy_ms"] for line in events if b'"loop-held"' in line]
-        return float(max(holds, default=0))
 
 
 class _ApacheKafka(ApacheKafkaBroker):

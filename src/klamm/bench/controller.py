@@ -170,12 +170,9 @@ class _Round:
             return
         measured.seconds.setdefault(name, []).append(answered if told is None else heard)
         measured.cpu_seconds.setdefault(name, []).append(cpu)
-        measured.events_written += len(events)
-        held = contender.longest_hold_ms(events)
-        if held is not None:
-            measured.longest_hold_ms[name] = max(held, measured.longest_hold_ms.get(name) or 0.0)
-        else:
-            measured.longest_hold_ms[name] = None
+        measured.events_written += events.written
+        held = events.longest_hold_ms
+        measured.longest_hold_ms[name] = None if held is None else max(held, measured.longest_hold_ms.get(name) or 0.0)
 
     async def _after_first_balance(self) -> None:
         await asyncio.sleep(FIRST_BALANCE_S)

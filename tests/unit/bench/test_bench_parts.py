@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from klamm.bench import stubs
-from klamm.bench.contenders import RIVALS, kafka_contender
+from klamm.bench.contenders import RIVALS, KlammContender, kafka_contender
 from klamm.bench.relay import OperationCounter
 from klamm.bench.stubs import BenchFailed, quiet
 from klamm.model.ports import OPEN_ACL
@@ -76,7 +77,7 @@ async def test_a_phase_ends_when_the_stubs_hear_nothing_and_the_controller_does_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stubs, "QUIET_S", 0.06)
-    now = stubs.time.monotonic
+    now = time.monotonic
     stub, controller, since = Stub(), Controller(), now()
     waiting = asyncio.create_task(quiet([stub], since, controller))  # type: ignore[list-item]
     stub.last_received = since + 0.001
@@ -103,3 +104,15 @@ def test_without_java_there_is_one_clear_line(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BenchFailed, match="install Java 17"):
         kafka_contender(RIVALS[0], tmp_path)
+
+
+def test_events_are_counted_once_and_the_longest_hold_is_found(tmp_path: Path) -> None:
+    contender = KlammContender(tmp_path)
+    assert contender.new_events() == (0, 0.0)
+    contender.process.directory.mkdir()
+    events = contender.process.directory / "state-change.json"
+    events.write_text('{"event":"loop-held","duration_ms":61.04}\n{"event":"loop-held","duration_ms":55}\n{}\n')
+    assert contender.new_events() == (3, 61.0)
+    with events.open("a") as file:
+        file.write("{}\n")
+    assert contender.new_events() == (1, 0.0)
