@@ -65,6 +65,9 @@ class ControllerContext:
         """Replicas that their broker reported on a failed log directory."""
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
+        self.held: set[str] = set()
+        """Of those, the ones in which a new controller found a dead replica: nobody is asked again to delete his until
+        a broker that holds one starts."""
 
         self.reassigning: set[PartitionIndex] = set()
         """Partitions whose assignment adds or removes replicas."""
@@ -343,7 +346,21 @@ class ControllerContext:
         if topic not in self.deleting:
             return
         self.deleting.discard(topic)
+        self.held.discard(topic)
         self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
+
+    def hold_deletions(self) -> None:
+        """At fail-over."""
+        self.held.update(topic for topic in self.deleting if self.dead_in(topic))
+
+    def release_deletions(self, started: Iterable[BrokerId]) -> None:
+        held = {i for broker in started for i in self.partitions_on(broker)} if self.held else ()
+        self.held.difference_update([self._topic[i] for i in held])
+
+    def dead_in(self, topic: str) -> list[BrokerId]:
+        """Brokers that hold a replica of it and do not live."""
+        assigned = {b for i in self._topics.get(topic, {}).values() for b in self._assigned[i].replicas}
+        return sorted(broker for broker in assigned if not self.is_live(broker))
 
     def mark_offline_dirs(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> None:
         self.offline_dirs.setdefault(broker, set()).update(partitions)
@@ -368,7 +385,7 @@ class ControllerContext:
                     replicas_to_delete += 1
                     stuck += self._replica_state[broker][partition] == ReplicaState.DELETION_INELIGIBLE
             replicas_ineligible += stuck
-            topics_ineligible += stuck > 0
+            topics_ineligible += stuck > 0 or topic in self.held
         return Counts(
             len(self._topics),
             self._partitions_with_state,

@@ -48,6 +48,8 @@ def what_is_left(view: ControllerContext, topic: str, *, retry: bool) -> Left:
     moving = [i for i in view.partitions_of(topic) if view.assignment_of(i).is_being_reassigned]
     if moving:
         return Left(Stage.WAIT, f"reassignment of {', '.join(str(view.name_of(i)) for i in moving[:5])}")
+    if topic in view.held:
+        return Left(Stage.WAIT, f"replicas on brokers {view.dead_in(topic)}, which were dead when we were elected")
     started = view.replicas_in(topic, ReplicaState.DELETION_STARTED)
     if started:
         return Left(Stage.WAIT, f"answers to StopReplica from brokers {list(started)}")

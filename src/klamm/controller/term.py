@@ -127,6 +127,7 @@ class Term:
             self._channels.open(live)
         self._recorder.decision("controller-loaded", cause, started=started, counts=self._sizes())
         marked = await self._marked_topics()
+        self.context.hold_deletions()
         await self._reader.names(config_change.PARENT)  # for its watch: what was changed before is read as it is now
         await self.runner.run(self._take_over(cause))
         await self.reassignments.take_over(cause)
@@ -254,6 +255,7 @@ class Term:
         for broker in ids:
             self.context.brokers[broker] = registered[broker]
             self.context.offline_dirs.pop(broker, None)
+        self.context.release_deletions(ids)
 
     def _dismiss(self, ids: tuple[BrokerId, ...]) -> None:
         for broker in ids:

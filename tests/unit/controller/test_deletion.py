@@ -27,6 +27,11 @@ async def test_a_new_controller_finds_deletions_half_done() -> None:
         assert (topic, "brokers [7]" in reason) == ("bar", True)
         counts = scenario.controller.statistics().counts
         assert (counts.topics_to_delete, counts.topics_ineligible_to_delete) == (1, 1)
+        # Nobody deletes his replica of it, nor is an epoch raised, until a broker that holds one starts.
+        assert not any("StopReplica" in line and "bar" in line for line in scenario.talk())
+        assert scenario.state("bar", 0)[:3] == (1, 4, [1])
+        await scenario.after(lambda: scenario.start_broker(7))
+        assert "/brokers/topics/bar" not in scenario.zk.tree.nodes
 
 
 @pytest.mark.case("TDM-06")
