@@ -125,7 +125,7 @@ async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, d
         await asyncio.sleep(STEADY_S)
         killed = time.time()
         await asyncio.to_thread(cluster.kill, broker)
-        await producer.send(producer.partitions)
+        await producer.send(producer.partitions, behind=True)
         return killed, await producer.wait_acknowledged(killed, GIVE_UP_S)
 
 

@@ -43,7 +43,9 @@ class SteadyProducer:
         self._leaders: dict[TopicPartition, int] = {}
         self._waiting: dict[int, dict[TopicPartition, float]] = {}
         """By leader: partitions with a record to send, and when it was given to us."""
-        self._sending: set[TopicPartition] = set()
+        self._outstanding: set[TopicPartition] = set()
+        self._behind: dict[TopicPartition, float] = {}
+        """Partitions that get a record as soon as the one before is acknowledged."""
         self._doubtful: dict[TopicPartition, float] = {}
         """Whose leader is to be looked up: their records wait here."""
         self.acknowledged: dict[TopicPartition, tuple[float, float]] = {}
@@ -71,25 +73,30 @@ class SteadyProducer:
                 if isinstance(ended, Exception):
                     raise ended
 
-    async def send(self, partitions: Iterable[TopicPartition]) -> None:
-        """One record to each; a partition that still waits for its last one gets none."""
+    async def send(self, partitions: Iterable[TopicPartition], *, behind: bool = False) -> None:
+        """One record to each. A partition that still waits for its last one gets none, or, `behind`, right after it."""
         now = time.time()
         for name in partitions:
-            if name not in self._sending and name not in self._doubtful:
-                self._waiting.setdefault(self._leaders[name], {}).setdefault(name, now)
+            if name not in self._outstanding:
+                self._outstanding.add(name)
+                self._waiting.setdefault(self._leaders[name], {})[name] = now
+            elif behind:
+                self._behind[name] = now
         async with self._news:
             self._news.notify_all()
 
     async def wait_acknowledged(self, since: float, timeout: float) -> dict[TopicPartition, float]:
         """When each partition was first acknowledged a record that was given to us after `since`."""
         first: dict[TopicPartition, float] = {}
-        async with asyncio.timeout(timeout):
-            while len(first) < len(self._leaders):
-                async with self._news:
-                    await self._news.wait()
-                for name, (given, acknowledged) in self.acknowledged.items():
-                    if given >= since:
-                        first.setdefault(name, acknowledged)
+
+        def complete() -> bool:
+            for name, (given, acknowledged) in self.acknowledged.items():
+                if given >= since:
+                    first.setdefault(name, acknowledged)
+            return len(first) == len(self._leaders)
+
+        async with asyncio.timeout(timeout), self._news:
+            await self._news.wait_for(complete)
         return first
 
     async def _pace(self) -> None:
@@ -108,19 +115,21 @@ class SteadyProducer:
                 async with self._news:
                     await self._news.wait_for(lambda: self._waiting.get(broker))
                 batch = self._waiting.pop(broker)
-                self._sending.update(batch)
                 try:
                     errors = await self._request(connection, sorted(batch))
                 except OSError:
                     connection.abort()
                     errors = dict.fromkeys(batch, -1)
-                self._sending.difference_update(batch)
                 now = time.time()
                 for name, given in batch.items():
                     if errors.get(name) == ErrorCode.NONE:
                         self.acknowledged[name] = (given, now)
+                        self._outstanding.discard(name)
                     else:
                         self._doubtful[name] = given
+                    if name in self._behind and name not in self._outstanding:
+                        self._outstanding.add(name)
+                        self._waiting.setdefault(broker, {})[name] = self._behind.pop(name)
                 async with self._news:
                     self._news.notify_all()
         finally:
@@ -152,7 +161,7 @@ class SteadyProducer:
             await self._look_up()
             again, self._doubtful = self._doubtful, {}
             for name, given in again.items():
-                self._waiting.setdefault(self._leaders[name], {}).setdefault(name, given)
+                self._waiting.setdefault(self._leaders[name], {})[name] = given
             async with self._news:
                 self._news.notify_all()
 
