@@ -86,32 +86,29 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     assert klamm("topics", "list", *at).stdout == ""
 
 
-@pytest.mark.case("RAS-10", "TOP-19")
-def test_plans_that_cannot_be_and_growth_that_keeps_the_configuration(
+@pytest.mark.case("TOP-19")
+@pytest.mark.klamm(properties={"log.dirs": "{directory}/one,{directory}/two"})
+def test_plans_with_directories_and_growth_that_keeps_the_configuration(
     klamm_cluster: KlammCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-server", klamm_cluster.bootstrap)
-    one, two, three = klamm_cluster.broker_ids
+    first, second, _ = klamm_cluster.broker_ids
     klamm_cluster.create_topic("moving", partitions=1, replication_factor=1, retention_ms=86_400_000)
-    home = klamm_cluster.leader_of("moving")
     plan = tmp_path / "plan.json"
+    wanted = klamm_cluster.directory(second).parent / "two"
 
-    def execute(*entries: tuple[str, int, list[int]]) -> Result:
-        document = [{"topic": t, "partition": p, "replicas": r} for t, p, r in entries]
-        plan.write_text(json.dumps({"partitions": document}))
+    def execute(path: str) -> Result:
+        entry = {"topic": "moving", "partition": 0, "replicas": [first, second], "log_dirs": ["any", path]}
+        plan.write_text(json.dumps({"partitions": [entry]}))
         return here("reassign", "execute", str(plan), *at)
 
-    good = ("moving", 0, [one, two, three])
-    for bad, why in (
-        (("moving", 7, [one]), "moving-7 does not exist"),
-        (("nothing", 0, [one]), "nothing-0 does not exist"),
-        (("moving", 0, []), "moving-0 would have no replica"),
-        (("moving", 0, [one, one]), "moving-0 names a broker twice"),
-        (("moving", 0, [one, 77]), "moving-0 names unknown brokers [77]"),
-    ):
-        refused = execute(bad) if bad[:2] == good[:2] else execute(good, bad)
-        assert (refused.exit_code, refused.stderr) == (1, f"klamm: nothing was started: {why}\n")
-    assert klamm_cluster.isr_of("moving") == [home]
+    refused = execute("/nowhere")
+    why = f"moving-0 names /nowhere, which is no log directory of broker {second}"
+    assert (refused.exit_code, refused.stderr) == (1, f"klamm: nothing was started: {why}\n")
+    started = execute(str(wanted))
+    assert started.stdout == "started: 1 of 1 partitions\n", started.output
+    klamm_cluster.wait_until_healthy()
+    assert (wanted / "moving-0").is_dir()
 
     assert here("topics", "grow", "moving", "--partitions", "2", *at).exit_code == 0
     zookeeper = KazooClient(klamm_cluster.zookeeper)

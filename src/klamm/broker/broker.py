@@ -28,6 +28,7 @@ from klamm.broker.shutdown import ControlledShutdown
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
 from klamm.log.manager import LogManager
+from klamm.log.relocations import Relocations
 from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Clock, EventSink, Network, ZooKeeper
@@ -49,6 +50,7 @@ class Broker:
         zk: ZooKeeper,
         network: Network,
         logs: LogManager,
+        relocations: Relocations,
         events: EventSink,
         metrics: MetricsRegistry,
         authorizer: Authorizer,
@@ -74,6 +76,7 @@ class Broker:
             configs=self._configs,
             events=events,
             endpoint=self._leader_endpoint,
+            relocations=relocations,
         )
         self._dynamic_configs = DynamicConfigs(
             broker_id, zk, self._configs, logs, self.replicas.leader_quota, self.replicas.follower_quota

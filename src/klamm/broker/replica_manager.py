@@ -21,12 +21,14 @@ from klamm.broker.isr_writer import IsrWriter
 from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
 from klamm.broker.partition import Partition, PartitionOrder
 from klamm.broker.purgatory import Purgatory
+from klamm.broker.relocator import Relocator
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.tallies import Tallies
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import validate_name
 from klamm.log.log import Log
 from klamm.log.manager import LogManager
+from klamm.log.relocations import Relocations
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
@@ -89,6 +91,7 @@ class ReplicaManager:
         configs: TopicConfigs,
         events: EventSink,
         endpoint: Callable[[BrokerId], LeaderEndpoint],
+        relocations: Relocations,
     ) -> None:
         self.me = me
         self.config = config
@@ -114,6 +117,7 @@ class ReplicaManager:
         self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
         backoff = config.replica_fetch_backoff_ms / 1000
         self.fetchers = Fetchers(endpoint, clock, backoff, self.follower_quota, self.moved)
+        self.relocator = Relocator(relocations, self._relocated)
         self._tasks: asyncio.TaskGroup | None = None
         self._has_orders = asyncio.Event()
 
@@ -128,6 +132,7 @@ class ReplicaManager:
                 tasks.create_task(self._shrink_isrs(), name="isr-shrink"),
                 tasks.create_task(self._notifications.run(), name="isr-notifications"),
                 tasks.create_task(self._checkpoint_high_watermarks(), name="high-watermark-checkpoint"),
+                tasks.create_task(self.relocator.run(), name="relocator"),
             ]
             try:
                 yield self
@@ -223,6 +228,18 @@ class ReplicaManager:
             partition.zk_version,
             cause,
         )
+
+    def _relocated(self, name: TopicPartition) -> None:
+        """The same records in another directory: whoever held the old log takes the new one."""
+        partition = self.partitions.get(name)
+        if partition is None or partition.log is None:
+            return
+        partition.log = self.logs.get(name)
+        if not partition.is_leader and self._tasks is not None:
+            self.fetchers.remove([name])
+            if self.metadata.is_alive(partition.leader) and not self.is_shutting_down:
+                self.fetchers.add([partition], self._tasks)
+        self.moved(name)
 
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
         log.error("log directory %s failed with %d partitions", directory, len(names))
@@ -414,6 +431,7 @@ class ReplicaManager:
         return ErrorCode.FENCED_LEADER_EPOCH if order.leader_epoch < known.leader_epoch else ErrorCode.NONE
 
     def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:
+        self.relocator.give_up(name)
         partition = self.partitions.pop(name, None)
         if partition is not None:
             before = role_of(partition)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 
+from klamm.admin.reassignment_plan import Move, parse, problems
 from klamm.cli.client import admin
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
+from klamm.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
 
 reassign_app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
@@ -21,18 +26,21 @@ Plan = Annotated[Path, typer.Argument(help=PLAN_FORM)]
 @reassign_app.command()
 def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """Start the moves of a plan, all or none; `status` shows how far they are."""
-    targets = _read(plan)
+    moves = _read(plan)
     with admin(bootstrap) as client:
-        wrong = _what_is_wrong(targets, client.describe_topics(), client.describe_cluster())
-    if wrong:
-        fail(f"nothing was started: {'; '.join(wrong)}")
-    _alter(targets, bootstrap, json, "started")
+        wrong = _problems(client, moves)
+        if wrong:
+            fail(f"nothing was started: {'; '.join(wrong)}")
+        _wish_directories(client, moves)
+        _alter(client, {move: list(move.replicas) for move in moves}, json, "started")
 
 
 @reassign_app.command()
 def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """Take back the moves of a plan that are still running."""
-    _alter(dict.fromkeys(_read(plan)), bootstrap, json, "cancelled")
+    moves = _read(plan)
+    with admin(bootstrap) as client:
+        _alter(client, dict.fromkeys(moves), json, "cancelled")
 
 
 @reassign_app.command()
@@ -51,13 +59,12 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None
     print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
 
 
-def _alter(targets: Mapping[tuple[str, int], list[int] | None], bootstrap: str, json: bool, word: str) -> None:
+def _alter(client: KafkaAdminClient, targets: Mapping[Move, list[int] | None], json: bool, word: str) -> None:
     from kafka import TopicPartition
 
-    with admin(bootstrap) as client:
-        answers = client.alter_partition_reassignments(
-            {TopicPartition(topic, partition): replicas for (topic, partition), replicas in targets.items()}
-        )
+    answers = client.alter_partition_reassignments(
+        {TopicPartition(move.topic, move.partition): replicas for move, replicas in targets.items()}
+    )
     refused = {f"{name.topic}-{name.partition}": error.__name__ for name, error in sorted(answers.items()) if error}
     if json:
         print_json({word: len(answers) - len(refused), "refused": refused})
@@ -67,32 +74,36 @@ def _alter(targets: Mapping[tuple[str, int], list[int] | None], bootstrap: str, 
         fail("refused: " + ", ".join(f"{name} {reason.removesuffix('Error')}" for name, reason in refused.items()))
 
 
-def _what_is_wrong(
-    targets: dict[tuple[str, int], list[int]], topics: list[dict[str, Any]], cluster: dict[str, Any]
-) -> list[str]:
-    known = {(topic["name"], entry["partition_index"]) for topic in topics for entry in topic["partitions"]}
-    brokers = {broker["broker_id"] for broker in cluster["brokers"]}
-    wrong = []
-    for (topic, partition), replicas in targets.items():
-        name = f"{topic}-{partition}"
-        if (topic, partition) not in known:
-            wrong.append(f"{name} does not exist")
-        elif not replicas:
-            wrong.append(f"{name} would have no replica")
-        elif len(set(replicas)) < len(replicas):
-            wrong.append(f"{name} names a broker twice")
-        elif not brokers.issuperset(replicas):
-            wrong.append(f"{name} names unknown brokers {sorted(set(replicas) - brokers)}")
-    return wrong
+def _problems(client: KafkaAdminClient, moves: Sequence[Move]) -> list[str]:
+    known = {(t["name"], entry["partition_index"]) for t in client.describe_topics() for entry in t["partitions"]}
+    brokers = {broker["broker_id"] for broker in client.describe_cluster()["brokers"]}
+    asked = sorted({broker for move in moves if move.log_dirs for broker in move.replicas} & brokers)
+    described = client.describe_log_dirs(brokers=asked) if asked else []
+    directories = {entry["broker"]: {found["log_dir"] for found in entry["log_dirs"]} for entry in described}
+    return problems(moves, known, brokers, directories)
 
 
-def _read(plan: Path) -> dict[tuple[str, int], list[int]]:
+def _wish_directories(client: KafkaAdminClient, moves: Sequence[Move]) -> None:
+    """Before the moves: a broker that does not have the replica yet remembers where to create it, and says so by
+    ReplicaNotAvailable."""
+    wishes = {
+        (move.topic, move.partition, broker): path
+        for move in moves
+        for broker, path in move.named_directories().items()
+    }
+    answers = client.alter_replica_log_dirs(wishes)
+    refused = [
+        f"{replica.topic}-{replica.partition} on broker {replica.broker_id} {error.__name__.removesuffix('Error')}"
+        for replica, error in sorted(answers.items())
+        if error.errno not in (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)
+    ]
+    if refused:
+        fail(f"nothing was started: log directories refused: {', '.join(refused)}")
+
+
+def _read(plan: Path) -> list[Move]:
     try:
-        document: Any = orjson.loads(plan.read_bytes())
-        return {
-            (str(entry["topic"]), int(entry["partition"])): [int(broker) for broker in entry["replicas"]]
-            for entry in document["partitions"]
-        }
+        return parse(orjson.loads(plan.read_bytes()))
     except OSError as error:
         fail(f"cannot read {plan}: {error.strerror}")
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:

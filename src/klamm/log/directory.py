@@ -26,7 +26,7 @@ from klamm.log.checkpoints import (
     write_meta,
     write_offsets,
 )
-from klamm.model.errors import ConfigError, KafkaError
+from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
 
@@ -71,6 +71,14 @@ def deleted_name(partition: TopicPartition, unique: str) -> str:
     """
     suffix = f"-{partition.partition}.{unique}-delete"
     return partition.topic[: NAME_MAX - len(suffix)] + suffix
+
+
+def future_name(partition: TopicPartition, unique: str) -> str:
+    """Not cut: the partition must be read from it. INVALID_TOPIC_EXCEPTION where no file system would take it."""
+    name = f"{partition}.{unique}-future"
+    if len(name) > NAME_MAX:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is longer than {NAME_MAX} characters")
+    return name
 
 
 class Past(NamedTuple):

@@ -151,6 +151,11 @@ class Log:
         return self._segments
 
     @property
+    def generation(self) -> int:
+        """Another number, another past: something was truncated in between."""
+        return self._generation
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
 

@@ -50,6 +50,7 @@ class LogManager:
         self._directories = LogDirectories(disk, config.log_dirs)
         self._logs: dict[TopicPartition, Log] = {}
         self._home: dict[TopicPartition, LogDirectory] = {}
+        self._wanted_home: dict[TopicPartition, LogDirectory] = {}
         self._offline: set[TopicPartition] = set()
         self._flushes = FlushScheduler()
         self._removal = DelayedRemoval(disk)
@@ -96,7 +97,8 @@ class LogManager:
         partitions: list[tuple[str, PartitionDirectory]],
         topic_config: Callable[[str], TopicConfig],
     ) -> None:
-        self._removal.remove_later([path for path, found in partitions if found.kind is Kind.DELETE], 0)
+        leftovers = [path for path, found in partitions if found.kind in (Kind.DELETE, Kind.FUTURE)]
+        self._removal.remove_later(leftovers, 0)
         try:
             past = directory.take_past()
         except OSError as error:
@@ -163,6 +165,13 @@ class LogManager:
     def offline_count(self) -> int:
         return len(self._offline)
 
+    def home_of(self, partition: TopicPartition) -> LogDirectory | None:
+        return self._home.get(partition)
+
+    @property
+    def directories(self) -> LogDirectories:
+        return self._directories
+
     def is_offline(self, partition: TopicPartition) -> bool:
         """Known to have lived in a directory that failed, or could not be opened."""
         return partition in self._offline
@@ -204,7 +213,9 @@ class LogManager:
             try:
                 if existing is None:
                     self._check_creatable(partition, is_new=is_new)
-                    directory = min(self._directories.online(), key=lambda d: d.log_count + len(planned[d]))
+                    directory = self._preferred(partition) or min(
+                        self._directories.online(), key=lambda d: d.log_count + len(planned[d])
+                    )
                     planned[directory].append((partition, config))
                 else:
                     result[partition] = existing
@@ -245,6 +256,49 @@ class LogManager:
             )
         if len(offline) == len(self._directories):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory failed")
+
+    def prefer(self, partition: TopicPartition, directory: LogDirectory) -> None:
+        """Where a replica is to be created that is not here yet. Forgotten with the process, as Kafka does."""
+        self._wanted_home[partition] = directory
+
+    def _preferred(self, partition: TopicPartition) -> LogDirectory | None:
+        wanted = self._wanted_home.pop(partition, None)
+        return wanted if wanted is not None and wanted.failure is None else None
+
+    def exchange(self, partition: TopicPartition, target: LogDirectory, copy: str) -> None:
+        """The closed log at `copy`, which has everything, takes the place of the present one, in one step of the loop:
+        first it gets the plain name, then the old one is renamed for deletion."""
+        current, source = self._logs[partition], self._home[partition]
+        path, trash = (
+            target.file(str(partition)),
+            source.file(deleted_name(partition, f"{self._random.getrandbits(128):032x}")),
+        )
+        high_watermark = current.high_watermark
+        self._disk.rename(copy, path)
+        self._disk.sync_directory(target.path)
+        loaded = load_log(
+            self._disk,
+            path,
+            current.config,
+            log_start_offset=current.log_start_offset,
+            recovery_point=current.log_end_offset,
+            clean=True,
+            now_ms=self._clock.wall_ms(),
+        )
+        self._flushes.forget(partition)
+        self._home[partition] = target  # whatever happens to the old directory now does not concern it
+        current.close_files()
+        self._guarded(source, lambda: self._disk.rename(current.directory, trash))
+        current.move_to(trash)
+        source.log_count -= 1
+        log = self._adopt(partition, target, path, current.config, loaded)
+        for entry in current.epochs.entries:  # one that begins at the end has no batch to be read from
+            log.epochs.assign(entry.epoch, entry.start_offset)
+        log.update_high_watermark(high_watermark)
+        for directory in (target, source):
+            if directory.failure is None:
+                self._guarded(directory, lambda d=directory: self._checkpoint(d))  # type: ignore[misc]
+        self.remove_later([trash], current.config.file_delete_delay_ms)
 
     def _make(self, directory: LogDirectory, partition: TopicPartition, config: TopicConfig) -> LoadedLog:
         path = directory.file(str(partition))
@@ -300,6 +354,9 @@ class LogManager:
         directory = self._home.get(log.topic_partition)
         if directory is not None:
             self._take_offline(directory, error)
+
+    def directory_failed(self, directory: LogDirectory, error: OSError) -> None:
+        self._take_offline(directory, error)
 
     def _take_offline(self, directory: LogDirectory, error: OSError) -> None:
         if directory.failure is not None:

@@ -17,6 +17,7 @@ from functools import partial
 from klamm.broker.broker import Broker
 from klamm.controller.controller import Controller
 from klamm.log.manager import LogManager
+from klamm.log.relocations import Relocations
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig, broker_id_of, parse_address
@@ -79,6 +80,7 @@ class BrokerServer:
                 zk=zk,
                 network=self._ports.network,
                 logs=logs,
+                relocations=Relocations(self._ports.disk, self._ports.clock, self._ports.random, logs),
                 events=events,
                 metrics=self.metrics,
                 authorizer=AllowAll(),

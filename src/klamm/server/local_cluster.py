@@ -30,6 +30,8 @@ READY_TIMEOUT = 60.0
 METADATA_VERSION = 7
 
 Properties = Mapping[str, str]
+OWN_DIRECTORY = "{directory}"
+"""In a property: the directory of the broker that gets it."""
 
 
 class LocalBroker:
@@ -90,7 +92,7 @@ class LocalBroker:
             "controlled.shutdown.retry.backoff.ms": "200",
             "klamm.fast.failover": "true",
             **({"klamm.http.listener": f"{HOST}:{self._http_port}"} if self._http_port else {}),
-            **self._properties,
+            **{key: value.replace(OWN_DIRECTORY, str(self.directory)) for key, value in self._properties.items()},
         }
 
 

@@ -14,6 +14,7 @@ import pytest
 from klamm.broker.broker import Broker
 from klamm.log.disk import FileDisk
 from klamm.log.manager import LogManager
+from klamm.log.relocations import Relocations
 from klamm.model.brokers import SecurityProtocol
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
@@ -211,6 +212,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
             zk=zk,
             network=network,
             logs=logs,
+            relocations=Relocations(disk, clock, random.Random(3), logs),
             events=events,
             metrics=MetricsRegistry(),
             authorizer=AllowAll(),

@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from klamm.broker.handlers import (
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     controlled_shutdown,
     create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
+    describe_log_dirs,
     elect_leaders,
     fetch,
     init_producer_id,
@@ -59,6 +61,8 @@ MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
     ApiKey.DELETE_TOPICS: delete_topics.handle,
     ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs.handle,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
     ApiKey.ELECT_LEADERS: elect_leaders.handle,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments.handle,

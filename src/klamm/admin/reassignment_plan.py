@@ -1,0 +1,81 @@
+"""A reassignment plan as Kafka's tools write it, and what keeps it from being carried out. Pure.
+
+{"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","/data/2"]}]}: for each replica, if wanted,
+the directory on its broker; `any` leaves it to the broker. A plan is started as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+ANY: Final = "any"
+
+
+class Move(NamedTuple):
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str, ...] = ()
+    """Empty, or one for each replica."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def named_directories(self) -> dict[int, str]:
+        """By broker, without those that do not matter."""
+        pairs = zip(self.replicas, self.log_dirs, strict=True) if self.log_dirs else ()
+        return {broker: path for broker, path in pairs if path != ANY}
+
+
+def parse(document: Any) -> list[Move]:
+    """Raises KeyError, TypeError or ValueError for what is no plan."""
+    return [
+        Move(
+            str(entry["topic"]),
+            int(entry["partition"]),
+            tuple(int(broker) for broker in entry["replicas"]),
+            tuple(str(path) for path in entry.get("log_dirs", ())),
+        )
+        for entry in document["partitions"]
+    ]
+
+
+def problems(
+    plan: Sequence[Move],
+    known: Collection[tuple[str, int]],
+    brokers: Collection[int],
+    directories: Mapping[int, Collection[str]],
+) -> list[str]:
+    """`directories`: of the brokers that the plan names directories for."""
+    found = []
+    asked: set[tuple[str, int]] = set()
+    for move in plan:
+        name = (move.topic, move.partition)
+        if name in asked:
+            found.append(f"{move} is in the plan twice")
+        asked.add(name)
+        problem = _problem(move, name in known, brokers, directories)
+        if problem:
+            found.append(f"{move} {problem}")
+    return found
+
+
+def _problem(
+    move: Move, is_known: bool, brokers: Collection[int], directories: Mapping[int, Collection[str]]
+) -> str | None:
+    replicas = set(move.replicas)
+    if not is_known:
+        return "does not exist"
+    if not replicas:
+        return "would have no replica"
+    if len(replicas) < len(move.replicas):
+        return "names a broker twice"
+    if not replicas <= set(brokers):
+        return f"names unknown brokers {sorted(replicas - set(brokers))}"
+    if move.log_dirs and len(move.log_dirs) != len(move.replicas):
+        return f"names {len(move.log_dirs)} log directories for {len(move.replicas)} replicas"
+    for broker, path in move.named_directories().items():
+        if path not in directories.get(broker, ()):
+            return f"names {path}, which is no log directory of broker {broker}"
+    return None

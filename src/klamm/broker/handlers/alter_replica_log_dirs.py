@@ -1,0 +1,68 @@
+"""AlterReplicaLogDirs (34): in which of this broker's directories a replica shall live, now or once it is created.
+
+Answered when the move is accepted; DescribeLogDirs shows how far it is. A replica that is not here yet is answered
+REPLICA_NOT_AVAILABLE, and its directory remembered: tools ask before they reassign (reference broker 5.8).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.log.directory import LogDirectory, future_name
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.ALTER_REPLICA_LOG_DIRS)
+_TOPIC: Final = _RESPONSE.AlterReplicaLogDirTopicResult
+_PARTITION: Final = _TOPIC.AlterReplicaLogDirPartitionResult
+LONGEST_UNIQUE: Final = "0" * 32
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    may = services.may(context, Operation.ALTER)
+    topics: dict[str, list[Any]] = {}
+    for wanted in request.dirs:
+        for topic in wanted.topics:
+            for number in topic.partitions:
+                code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                if may:
+                    code = _ask(services, TopicPartition(topic.name, number), wanted.path)
+                topics.setdefault(topic.name, []).append(_PARTITION(partition_index=number, error_code=code))
+    return _RESPONSE(
+        throttle_time_ms=services.quotas.throttle(context, "AlterReplicaLogDirs", 0),
+        results=[_TOPIC(topic_name=name, partitions=partitions) for name, partitions in topics.items()],
+    )
+
+
+def _ask(services: Services, name: TopicPartition, path: str) -> ErrorCode:
+    logs = services.replicas.logs
+    try:
+        future_name(name, LONGEST_UNIQUE)
+        target = _directory(services, path)
+        if logs.is_offline(name):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if logs.get(name) is None:
+            logs.prefer(name, target)
+            known = services.metadata.topic(name.topic) is not None
+            return ErrorCode.REPLICA_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if logs.home_of(name) is target:
+            services.replicas.relocator.give_up(name)
+        else:
+            services.replicas.relocator.ask(name, target)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def _directory(services: Services, path: str) -> LogDirectory:
+    for directory in services.replicas.logs.directories:
+        if directory.path == path:
+            if directory.failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline: {directory.failure}")
+            return directory
+    raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not among log.dirs")

@@ -1,0 +1,63 @@
+"""DescribeLogDirs (35): every log directory of this broker with its replicas, their sizes, and copies under way.
+
+A directory that failed is listed with KAFKA_STORAGE_ERROR and nothing in it. Who may not describe the cluster gets an
+empty list (reference broker 5.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from klamm.broker.handlers.services import Services
+from klamm.log.directory import LogDirectory
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import TopicPartition
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+_RESPONSE: Final = response_class(ApiKey.DESCRIBE_LOG_DIRS)
+_DIRECTORY: Final = _RESPONSE.DescribeLogDirsResult
+_TOPIC: Final = _DIRECTORY.DescribeLogDirsTopic
+_PARTITION: Final = _TOPIC.DescribeLogDirsPartition
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    asked: set[TopicPartition] | None = None
+    if request.topics is not None:
+        asked = {TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions}
+    results = []
+    if services.may(context, Operation.DESCRIBE):
+        results = [_describe(services, directory, asked) for directory in services.replicas.logs.directories]
+    return _RESPONSE(throttle_time_ms=services.quotas.throttle(context, "DescribeLogDirs", 0), results=results)
+
+
+def _describe(services: Services, directory: LogDirectory, asked: set[TopicPartition] | None) -> Any:
+    if directory.failure is not None:
+        return _DIRECTORY(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
+    topics: dict[str, list[Any]] = {}
+    for name, entry in _replicas(services, directory):
+        if asked is None or name in asked:
+            topics.setdefault(name.topic, []).append(entry)
+    return _DIRECTORY(
+        error_code=ErrorCode.NONE,
+        log_dir=directory.path,
+        topics=[_TOPIC(name=name, partitions=entries) for name, entries in topics.items()],
+    )
+
+
+def _replicas(services: Services, directory: LogDirectory) -> Iterator[tuple[TopicPartition, Any]]:
+    logs = services.replicas.logs
+    for log in logs.logs():
+        name = log.topic_partition
+        if logs.home_of(name) is directory:
+            yield name, _entry(name, log.size_bytes, max(log.high_watermark - log.log_end_offset, 0))
+        moving = services.replicas.relocator.under_way(name)
+        if moving is not None and moving.target is directory and moving.copy is not None:
+            yield name, _entry(name, moving.copy.size_bytes, moving.lag, is_copy=True)
+
+
+def _entry(name: TopicPartition, size: int, lag: int, *, is_copy: bool = False) -> Any:
+    return _PARTITION(partition_index=name.partition, partition_size=size, offset_lag=lag, is_future_key=is_copy)
