@@ -21,6 +21,7 @@ class Step(NamedTuple):
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 REASSIGN, PREFER = "/admin/reassign_partitions", "/admin/preferred_replica_election"
 MORE = Endpoint("CLIENT", "127.0.0.1", 1)
+UNKNOWN_BROKER = "controlled shutdown of an unknown broker"
 REMOVED = "topic removed behind its back"
 DELETED_WHILE_MOVING = "which is then deleted", "its reassignment could be done"
 
@@ -84,6 +85,9 @@ SCRIPT = [
     Step("unknown topic deleted", lambda s: s.delete_topics("nowhere")),
     Step("broker 3 dies", lambda s: s.stubs[3].leave()),
     Step("topic with a dead replica deleted", lambda s: s.delete_topics("d")),
+    Step("election in a topic that waits for deletion", lambda s: s.elect("d-0")),
+    Step("reassignment in it", lambda s: s.reassign({"d-0": [1]})),
+    Step("re-election while it waits", lambda s: s.delete("/controller")),
     Step("topic grows while it waits for deletion", lambda s: s.grow("d", [[1]])),
     Step("broker 3 is back: deletion goes on", lambda s: s.stubs[3].register()),
     Step("reassignment of a topic", lambda s: s.reassign({"e-0": [1, 4]})),
@@ -101,12 +105,31 @@ SCRIPT = [
     # --- log directories
     Step("a log directory of broker 2 fails", lambda s: s.log_directory_fails(2, "u-0", "a-4")),
     Step("preferred election of an offline replica", lambda s: s.elect("a-4")),
-    Step("broker 2 restarts with a new directory", lambda s: _repaired(s, 2)),
+    Step("broker 2 restarts with a new directory", lambda s: s.log_directory_repaired(2)),
     # --- the office
     Step("re-election", lambda s: s.delete("/controller")),
     Step("broker 2 dies under the new term", lambda s: s.stubs[2].leave()),
     Step("re-election with a dead broker", lambda s: s.delete("/controller")),
     Step("broker 2 returns to the third term", lambda s: s.stubs[2].register()),
+    # --- several at once
+    Step(
+        "topics for what follows", lambda s: s.create_topics({"k": [[3, 4, 1], [4, 3, 2]], "l": [[1, 2], [2, 1]]}, {})
+    ),
+    Step("brokers 3 and 4 die at once", lambda s: s.die_together(3, 4)),
+    Step("brokers 3 and 4 return at once", lambda s: s.return_together(3, 4)),
+    Step("preferred election of all", lambda s: s.elect()),
+    Step("unclean election of all", lambda s: s.elect(unclean=True)),
+    Step(UNKNOWN_BROKER, lambda s: s.controlled_shutdown(7)),
+    # --- reassignments that meet failures
+    Step("reassignment towards 2, 4, 1", lambda s: s.reassign({"k-0": [2, 4, 1]})),
+    Step("the added replica joins the ISR", lambda s: s.change_isr("k-0", [1, 2])),
+    Step("the leader dies, the added one leads", lambda s: s.stubs[1].leave()),
+    Step("it takes another in", lambda s: s.change_isr("k-0", [2, 3])),
+    Step("cancelled while it leads", lambda s: s.reassign({"k-0": None})),
+    Step("the former leader is back", lambda s: s.stubs[1].register()),
+    Step("reassignment of another", lambda s: s.reassign({"k-1": [1, 2]})),
+    Step("re-election in the middle of it", lambda s: s.delete("/controller")),
+    Step("it is done under the new term", lambda s: s.change_isr("k-1", [2, 1])),
     # --- oddities
     Step(REMOVED, lambda s: s.remove_behind_its_back("f")),
     Step("junk asks for a reassignment", lambda s: s.write(REASSIGN, "no json")),
@@ -115,8 +138,3 @@ SCRIPT = [
     Step("junk tells of an ISR", lambda s: s.write("/isr_change_notification/isr_change_", "no json")),
     Step("after all that a topic is created", lambda s: s.create_topics({"z": [[4, 3, 2, 1]]}, {})),
 ]
-
-
-async def _repaired(side: Side, broker: int) -> None:
-    side.stubs[broker].failed = set()
-    await side.stubs[broker].bounce()

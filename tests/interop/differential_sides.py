@@ -19,9 +19,9 @@ import orjson
 from klamm.bench.stubs import LISTENER
 from klamm.model.brokers import Endpoint
 from klamm.model.errors import NoNode
-from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import Create, CreateMode, Delete, Node, Op
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.partition import Assignment
+from klamm.model.ports import Create, CreateMode, Delete, Node, Op, OpResult, Set, Stat
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
@@ -166,9 +166,26 @@ class Side:
         data = log_dir_event.encode(BrokerId(broker))
         await self.zk.create(log_dir_event.PREFIX, data, CreateMode.PERSISTENT_SEQUENTIAL)
 
+    async def die_together(self, *brokers: int) -> None:
+        await self._all([Delete(broker_id.path(BrokerId(broker))) for broker in brokers])
+
+    async def return_together(self, *brokers: int) -> None:
+        """In one transaction, hence of one session: the script's."""
+        ops: list[Op] = []
+        for broker in brokers:
+            path = broker_id.path(BrokerId(broker))
+            ops += [Create(path, None, CreateMode.EPHEMERAL), Set(path, self.stubs[broker].document(), 0)]
+        for broker, written in zip(brokers, (await self._all(ops))[1::2], strict=True):
+            assert isinstance(written, Stat)
+            self.stubs[broker].begin_life(written.czxid)
+
+    async def log_directory_repaired(self, broker: int) -> None:
+        self.stubs[broker].failed = set()
+        await self.stubs[broker].bounce()
+
     async def controlled_shutdown(self, broker: int, epochs_ago: int = 0) -> object:
         """`epochs_ago`: asked with an epoch before the current one."""
-        epoch = self.stubs[broker].epoch - epochs_ago
+        epoch = self.stubs[broker].epoch - epochs_ago if broker in self.stubs else 1
         asked = control.ControlledShutdownRequest(broker_id=broker, broker_epoch=epoch)
         answer = await self._ask(ApiKey.CONTROLLED_SHUTDOWN, 3, asked)
         return answer.error_code, sorted((p.topic_name, p.partition_index) for p in answer.remaining_partitions)
@@ -228,17 +245,17 @@ class Side:
         mode = CreateMode.PERSISTENT_SEQUENTIAL if path.endswith("_") else CreateMode.PERSISTENT
         await self.zk.create(path, data.encode(), mode)
 
-    async def write_state(self, partition: str, leader: int, leader_epoch: int, isr: Replicas) -> None:
-        state = LeaderAndIsr(BrokerId(leader), LeaderEpoch(leader_epoch), _ids(isr), ControllerEpoch(1))
-        await self.zk.set(partition_state.path(name(partition)), partition_state.encode(state))
+    async def overwrite_state(self, partition: str, data: str) -> None:
+        await self.zk.set(partition_state.path(name(partition)), data.encode())
 
     async def delete(self, path: str) -> None:
         await self.zk.delete(path)
 
-    async def _all(self, ops: Sequence[Op]) -> None:
+    async def _all(self, ops: Sequence[Op]) -> list[OpResult]:
         results = await self.zk.multi(ops)
         failed = [result for result in results if isinstance(result, Exception)]
         assert not failed, failed
+        return results
 
     async def _ask(self, api_key: ApiKey, version: int, request: Any) -> Any:
         """On the inter-broker listener, where a controller obeys both brokers and operators."""

@@ -22,7 +22,7 @@ from klamm.testing.recording import Received
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
 from .differential_compare import Difference, SideName, Streams, Told, comparable, packed_again, unlike, unlike_znodes
-from .differential_script import DELETED_WHILE_MOVING, REMOVED, SCRIPT, Step
+from .differential_script import DELETED_WHILE_MOVING, REMOVED, SCRIPT, UNKNOWN_BROKER, Step
 from .differential_sides import CONTROLLER, Side
 
 SETTINGS: dict[str, str | int] = {
@@ -127,6 +127,11 @@ DIFFERENCES = [
         "registration of a dedicated controller",
         "it says so, under a key that Kafka ignores, and klamm brokers place no replica there",
         lambda difference: difference.where == f"/brokers/ids/{CONTROLLER}, form",
+    ),
+    Row(
+        UNKNOWN_BROKER,
+        "Kafka stumbles over the epoch that it does not have and answers -1; we that the broker is not available",
+        lambda difference: difference.step == UNKNOWN_BROKER and difference.where == "answer",
     ),
     Row(
         "documents of later versions",

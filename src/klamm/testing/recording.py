@@ -56,16 +56,21 @@ class RecordingBroker(StubBroker):
         assert self._zk is not None
         path = broker_id.path(self.id)
         create = Create(path, None, CreateMode.EPHEMERAL)
-        *_, written = await self._zk.multi([Delete(path), create, Set(path, self._document(()), 0)])
+        *_, written = await self._zk.multi([Delete(path), create, Set(path, self.document(), 0)])
         assert isinstance(written, Stat), written
         self._lives.append(written.czxid)
+
+    def begin_life(self, epoch: int) -> None:
+        """Somebody else registered it."""
+        self._lives.append(epoch)
 
     async def advertise(self, *more: Endpoint) -> None:
         """Other endpoints under the same registration."""
         assert self._zk is not None
-        await self._zk.set(broker_id.path(self.id), self._document(more))
+        await self._zk.set(broker_id.path(self.id), self.document(more))
 
-    def _document(self, more: Sequence[Endpoint]) -> bytes:
+    def document(self, more: Sequence[Endpoint] = ()) -> bytes:
+        """Its registration."""
         endpoint = Endpoint(LISTENER, HOST, self._listener.port)
         return broker_id.encode(Broker(self.id, (endpoint, *more)), self._clock.wall_ms())
 
@@ -84,9 +89,12 @@ class RecordingBroker(StubBroker):
         else:
             cls = control.LeaderAndIsrResponse
             told = [TopicPartition(topic, s.partition_index) for topic, s in control.iter_partition_states(request)]
-            answered = {name: ErrorCode.KAFKA_STORAGE_ERROR if name in self.failed else ErrorCode.NONE for name in told}
+            answered = {name: self._error(name) for name in told}
         errors = [
             cls.PartitionError(topic_name=topic, partition_index=partition, error_code=int(error))
             for (topic, partition), error in answered.items()
         ]
         return cls(error_code=0, partition_errors=errors)
+
+    def _error(self, partition: TopicPartition) -> ErrorCode:
+        return ErrorCode.KAFKA_STORAGE_ERROR if partition in self.failed else ErrorCode.NONE
