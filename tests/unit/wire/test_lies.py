@@ -30,7 +30,7 @@ EDGES = [
     if api.serves(version)
 ]
 """The oldest version, the last with plain lengths, the newest."""
-MANY = 500
+MANY = 200
 MULTIPLE = 64
 FREE_BYTES = 64 * 1024
 
