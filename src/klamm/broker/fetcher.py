@@ -131,6 +131,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._poll: asyncio.Task[Sequence[Fetched]] | None = None
         self._poll_given_up = float("-inf")
+        self._giving_up: asyncio.TimerHandle | None = None
         self.failed: dict[TopicPartition, None] = {}
 
     def __len__(self) -> int:
@@ -153,10 +154,19 @@ class Fetcher:
         self._changed.set()
 
     def _maybe_give_up_poll(self) -> None:
-        now = self._clock.monotonic()
-        if self._poll is not None and now - self._poll_given_up >= GIVE_UP_POLL_EVERY:
-            self._poll_given_up = now
-            self._poll.cancel()
+        """Now, or as soon as it may: a fail-over's orders come in several requests, and the partitions of the second
+        are not to wait for the poll that began after the first."""
+        if self._poll is None:
+            return
+        wait = self._poll_given_up + GIVE_UP_POLL_EVERY - self._clock.monotonic()
+        if wait <= 0:
+            self._give_up_poll(self._poll)
+        elif self._giving_up is None:
+            self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up_poll, self._poll)
+
+    def _give_up_poll(self, poll: asyncio.Task[Sequence[Fetched]]) -> None:
+        self._poll_given_up = self._clock.monotonic()
+        poll.cancel()
 
     def remove(self, partition: TopicPartition) -> None:
         self._following.pop(partition, None)
@@ -311,6 +321,9 @@ class Fetcher:
             return ()
         finally:
             self._poll = None
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+                self._giving_up = None
 
     def _append(self, following: Following, fetched: Fetched) -> None:
         name = following.partition.topic_partition

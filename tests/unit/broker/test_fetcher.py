@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from klamm.broker import fetcher
 from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetched, Fetcher, Stage, Wanted
 from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota
@@ -260,7 +261,9 @@ async def test_high_watermark_never_passes_the_own_end(pair: Pair) -> None:
     assert (pair.log.log_end_offset, pair.log.high_watermark) == (100, 100)
 
 
-async def test_a_new_partition_does_not_wait_for_the_long_poll(pair: Pair, make_log: Any) -> None:
+async def test_a_new_partition_does_not_wait_for_the_long_poll(
+    pair: Pair, make_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     polls: list[list[TopicPartition]] = []
     given_up = 0
 
@@ -295,6 +298,11 @@ async def test_a_new_partition_does_not_wait_for_the_long_poll(pair: Pair, make_
     pair.clock.advance(0.1)
     await follow_also(TopicPartition("more", 3))
     assert [name.partition for name in polls[-1]] == [0, 0, 1, 2, 3]
+    monkeypatch.setattr(fetcher, "GIVE_UP_POLL_EVERY", 0.001)
+    await follow_also(TopicPartition("more", 4))
+    while len(polls[-1]) < 6:  # as soon as it may
+        await asyncio.sleep(0)
+    assert given_up == 3
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
