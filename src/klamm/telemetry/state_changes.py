@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import islice
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TextIO
 import orjson
 
 from klamm.model.events import EVENT_SCHEMA_VERSION, Decision, EventRecord, StateChange, StateChanges
-from klamm.model.ids import BrokerId, ControllerEpoch
+from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,22 @@ class Text(NamedTuple):
     json: str
 
 
+class _Shape(NamedTuple):
+    """What stands around topic and partition, the state, and the version. The same for all changes of a decision that
+    go from one state to one other."""
+
+    line_head: str
+    line_middle: str
+    line_tail: str
+    json_head: str
+    json_middle: str
+    json_tail: str
+
+
 def formatted(records: Iterable[EventRecord]) -> Text:
-    """Lines for both files. Tens of thousands of changes differ in little but topic and partition, so what stands
-    around those is made once per slice; it was a third of a broker's death to make it for each."""
-    heads: dict[tuple[object, ...], Text] = {}
-    tails: dict[tuple[object, ...], Text] = {}
-    topics: dict[str, str] = {}
+    """Lines for both files. Tens of thousands of changes differ in little but topic, partition and version, so what
+    stands around those is made once per slice; it was a third of a broker's death to make it for each."""
+    shapes: dict[tuple[object, ...], _Shape] = {}
     lines: list[str] = []
     events: list[str] = []
     for record in records:
@@ -52,46 +62,63 @@ def formatted(records: Iterable[EventRecord]) -> Text:
             lines.append(_decision_line(record))
             events.append(_decision_json(record))
             continue
-        topic, partition = record.topic, record.partition
-        before, behind = (*record[:4], record[7]), record[2:4] + record[6:]
-        head = heads.get(before) or heads.setdefault(before, _before(record))
-        tail = tails.get(behind) or tails.setdefault(behind, _behind(record))
-        quoted = topics.get(topic) or topics.setdefault(topic, orjson.dumps(topic).decode())
-        lines.append(f"{head.line}{topic}-{partition}{tail.line}\n")
-        events.append(f'{head.json},"topic":{quoted},"partition":{partition},{tail.json}\n')
+        key = (*record[:4], *record[6:8], record.cause)
+        shape = shapes.get(key) or shapes.setdefault(key, _shape(record))
+        state, quoted = _state(record.leader, record.leader_epoch, record.isr), orjson.dumps(record.topic).decode()
+        _append(lines, events, shape, state, record.topic, quoted, record.partition, record.zk_version)
     return Text("".join(lines), "".join(events))
 
 
 def formatted_changes(changes: StateChanges) -> Text:
     """The same from columns, without making a record of each."""
-    said = list(zip(changes.from_states, changes.to_states, map(id, changes.states), changes.zk_versions, strict=True))
-    samples = {key: changes.row(n) for key, n in dict(zip(said, range(len(said)), strict=True)).items()}
-    around = {key: (_before(sample), _behind(sample)) for key, sample in samples.items()}
+    moves = list(zip(changes.from_states, changes.to_states, strict=True))
+    shapes = {move: _shape(changes.row(n)) for move, n in dict(zip(moves, range(len(moves)), strict=True)).items()}
+    states = {key: _state(*state[:3]) for key, state in {id(state): state for state in changes.states}.items()}
     quoted = {topic: orjson.dumps(topic).decode() for topic in set(changes.topics)}
-    line_of = {key: (head.line, f"{tail.line}\n") for key, (head, tail) in around.items()}
-    json_of = {key: (f'{head.json},"topic":', f"{tail.json}\n") for key, (head, tail) in around.items()}
     lines: list[str] = []
     events: list[str] = []
-    for topic, partition, key in zip(changes.topics, changes.partitions, said, strict=True):
-        head, tail = line_of[key]
-        lines.append(f"{head}{topic}-{partition}{tail}")
-        head, tail = json_of[key]
-        events.append(f'{head}{quoted[topic]},"partition":{partition},{tail}')
+    rows = zip(changes.topics, changes.partitions, moves, changes.states, changes.zk_versions, strict=True)
+    for topic, partition, move, state, version in rows:
+        _append(lines, events, shapes[move], states[id(state)], topic, quoted[topic], partition, version)
     return Text("".join(lines), "".join(events))
 
 
-def _prefix(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000)
-    return f"[{moment:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}] INFO "
+def _append(
+    lines: list[str],
+    events: list[str],
+    shape: _Shape,
+    state: Text,
+    topic: str,
+    quoted: str,
+    partition: int,
+    version: int,
+) -> None:
+    head, middle, tail, json_head, json_middle, json_tail = shape
+    line, json = state
+    lines.append(f"{head}{topic}-{partition}{middle}{line}{version}{tail}")
+    events.append(f'{json_head}{quoted},"partition":{partition},{json_middle}{json}{version}{json_tail}')
 
 
-def _before(change: StateChange) -> Text:
-    """Up to the topic. As Kafka writes state changes."""
+def _state(leader: BrokerId, leader_epoch: LeaderEpoch, isr: Sequence[BrokerId]) -> Text:
+    """Up to the version."""
+    members = list(map(str, isr))
+    return Text(
+        f"LeaderAndIsr(leader={leader}, leaderEpoch={leader_epoch}, isr=List({', '.join(members)}), zkVersion=",
+        f'"leader":{leader},"leader_epoch":{leader_epoch},"isr":[{",".join(members)}],"zk_version":',
+    )
+
+
+def _shape(change: StateChange) -> _Shape:
+    """As Kafka writes state changes, with the cause at the end."""
     prefix = _prefix(change.time_ms)
     if change.role == "controller":
-        line = f"{prefix}[Controller id={change.broker} epoch={change.controller_epoch}] Changed partition "
+        head = f"{prefix}[Controller id={change.broker} epoch={change.controller_epoch}] Changed partition "
+        middle = f" from {change.from_state} to {change.to_state} with state "
+        tail = f") because {change.cause}\n"
     else:
-        line = f"{prefix}[Broker id={change.broker}] {change.to_state} for partition "
+        head = f"{prefix}[Broker id={change.broker}] {change.to_state} for partition "
+        middle = f" from controller epoch {change.controller_epoch} with state "
+        tail = f") (was {change.from_state})\n"
     fields = {
         "v": EVENT_SCHEMA_VERSION,
         "kind": "state-change",
@@ -100,30 +127,21 @@ def _before(change: StateChange) -> Text:
         "role": change.role,
         "controller_epoch": change.controller_epoch,
     }
-    return Text(line, orjson.dumps(fields).decode().removesuffix("}"))
-
-
-def _behind(change: StateChange) -> Text:
-    """From the partition on, with the cause at the end."""
-    isr = ", ".join(map(str, change.isr))
-    state = (
-        f"LeaderAndIsr(leader={change.leader}, leaderEpoch={change.leader_epoch}, isr=List({isr}), "
-        f"zkVersion={change.zk_version})"
+    moved = orjson.dumps({"from": change.from_state, "to": change.to_state}).decode()
+    cause = orjson.dumps({"cause": change.cause}).decode()
+    return _Shape(
+        head,
+        middle,
+        tail,
+        f'{orjson.dumps(fields).decode().removesuffix("}")},"topic":',
+        f"{moved.removeprefix('{').removesuffix('}')},",
+        f",{cause.removeprefix('{')}\n",
     )
-    if change.role == "controller":
-        line = f" from {change.from_state} to {change.to_state} with state {state} because {change.cause}"
-    else:
-        line = f" from controller epoch {change.controller_epoch} with state {state} (was {change.from_state})"
-    fields = {
-        "from": change.from_state,
-        "to": change.to_state,
-        "leader": change.leader,
-        "leader_epoch": change.leader_epoch,
-        "isr": change.isr,
-        "zk_version": change.zk_version,
-        "cause": change.cause,
-    }
-    return Text(line, orjson.dumps(fields).decode().removeprefix("{"))
+
+
+def _prefix(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000)
+    return f"[{moment:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}] INFO "
 
 
 def _decision_line(decision: Decision) -> str:
