@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader, ServerConnection, request_head, response_head
+from klamm.wire.connection import RECORDLESS_BYTES_MAX, RequestHeader, ServerConnection, request_head, response_head
 from klamm.wire.errors import ProtocolError
 
 HEADERS = [
@@ -72,3 +72,20 @@ def test_response_heads() -> None:
     assert response_head(HEADERS[0], 10) == struct.pack(">ii", 14, 1)
     assert response_head(HEADERS[1], 10) == struct.pack(">iib", 15, 2, 0)
     assert response_head(HEADERS[4], 10) == struct.pack(">ii", 14, -5), "ApiVersions: never flexible"
+
+
+def test_only_records_make_a_request_large() -> None:
+    """The key is known with the first bytes: nothing of a large request without records is waited for."""
+    for key, is_refused in ((ApiKey.METADATA, True), (ApiKey.PRODUCE, False), (999, True)):
+        wire = ServerConnection(100 << 20)
+        wire.feed(struct.pack(">i", RECORDLESS_BYTES_MAX + 1))
+        assert wire.next_request() is None
+        wire.feed(struct.pack(">h", key))
+        if is_refused:
+            with pytest.raises(ProtocolError, match="without records"):
+                wire.next_request()
+        else:
+            assert wire.next_request() is None
+    brokers = ServerConnection(100 << 20, recordless_bytes_max=100 << 20)
+    brokers.feed(struct.pack(">ih", RECORDLESS_BYTES_MAX + 1, ApiKey.UPDATE_METADATA))
+    assert brokers.next_request() is None
