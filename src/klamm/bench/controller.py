@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,8 @@ from klamm.zookeeper.znodes import config as config_znode
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
+
+Progress = Callable[[str], None]
 
 PARTITIONS_PER_TOPIC: Final = 100
 SESSION_TIMEOUT_MS: Final = 30_000
@@ -76,10 +78,16 @@ class Bench:
     """One ZooKeeper with a cluster in it, and stub brokers that stay the same for everybody."""
 
     def __init__(
-        self, zk: ZooKeeperClient, stubs: Sequence[StubBroker], states: Mapping[str, bytes], replication: int
+        self,
+        zk: ZooKeeperClient,
+        stubs: Sequence[StubBroker],
+        states: Mapping[str, bytes],
+        replication: int,
+        progress: Progress,
     ) -> None:
         self._zk = zk
         self._stubs = stubs
+        self._progress = progress
         self._states = states
         self._replication = replication
         self._is_fresh = True
@@ -96,7 +104,8 @@ class Bench:
         contender.new_events()
         if relay is None:
             measured.load_average.append(round(os.getloadavg()[0], 2))
-        await _Round(self._zk, self._stubs, contender, measured, relay).run(zookeeper, self._new_topic())
+        turn = _Round(self._zk, self._stubs, contender, measured, relay, self._progress)
+        await turn.run(zookeeper, self._new_topic())
         if relay is None:
             measured.control_requests += sum((stub.received for stub in self._stubs), Counter[str]())
             measured.control_bytes += sum(stub.bytes_received for stub in self._stubs)
@@ -120,9 +129,11 @@ class _Round:
         contender: Contender,
         measured: Measured,
         relay: CountingRelay | None,
+        progress: Progress,
     ) -> None:
         self._zk = zk
         self._stubs = stubs
+        self._progress = progress
         self._contender = contender
         self._measured = measured
         self._relay = relay
@@ -162,6 +173,9 @@ class _Round:
         heard = await quiet(self._stubs if told is None else told, began, contender)
         cpu = contender.cpu_seconds() - used
         events = contender.new_events()
+        self._progress(
+            f"{contender.name} {name or 'in between'}{' (counted)' * (self._relay is not None)}: {heard:.3f} s"
+        )
         if not name:
             return
         measured = self._measured
@@ -187,7 +201,9 @@ class _Round:
                     raise BenchFailed(f"{self._contender.name} left {path} with broker {stub.id} as its leader")
 
 
-async def run(*, partitions: int, brokers: int, replication: int, rounds: int, against: str | None) -> dict[str, Any]:
+async def run(
+    *, partitions: int, brokers: int, replication: int, rounds: int, against: str | None, progress: Progress
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="klamm-bench-") as name:
         directory = Path(name)
         contenders: list[Contender] = [KlammContender(directory)]
@@ -196,7 +212,7 @@ async def run(*, partitions: int, brokers: int, replication: int, rounds: int, a
         async with AsyncExitStack() as stack:
             zookeeper = EmbeddedZooKeeper(directory / "zookeeper", force_sync=False, heap_mb=2048, lasting=True)
             await stack.enter_async_context(zookeeper.running())
-            bench = await _prepared(stack, zookeeper, partitions, range(1, brokers + 1), replication)
+            bench = await _prepared(stack, zookeeper, partitions, range(1, brokers + 1), replication, progress)
             for contender in contenders:
                 stack.callback(contender.process.release_ports)
                 stack.push_async_callback(contender.process.kill)
@@ -215,7 +231,12 @@ async def run(*, partitions: int, brokers: int, replication: int, rounds: int, a
 
 
 async def _prepared(
-    stack: AsyncExitStack, zookeeper: EmbeddedZooKeeper, partitions: int, ids: Sequence[int], replication: int
+    stack: AsyncExitStack,
+    zookeeper: EmbeddedZooKeeper,
+    partitions: int,
+    ids: Sequence[int],
+    replication: int,
+    progress: Progress,
 ) -> Bench:
     network, clock, rng = AsyncioNetwork(), SystemClock(), random.Random(1)
 
@@ -230,7 +251,7 @@ async def _prepared(
     for stub in stubs:
         await stub.start()
         stack.push_async_callback(stub.stop)
-    return Bench(zk, stubs, states, replication)
+    return Bench(zk, stubs, states, replication, progress)
 
 
 async def _measure(
@@ -361,12 +382,26 @@ def _bytecode_at_hand() -> Iterator[None]:
 
 
 def bench(
-    *, partitions: int, brokers: int, replication: int, rounds: int, against: str | None = None
+    *,
+    partitions: int,
+    brokers: int,
+    replication: int,
+    rounds: int,
+    against: str | None = None,
+    progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
+    """`progress` is told each phase as it ends: a large run takes a quarter of an hour."""
     with _bytecode_at_hand():
         try:
             return asyncio.run(
-                run(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds, against=against)
+                run(
+                    partitions=partitions,
+                    brokers=brokers,
+                    replication=replication,
+                    rounds=rounds,
+                    against=against,
+                    progress=progress,
+                )
             )
         except ZooKeeperNotStarted as error:
             raise BenchFailed(str(error)) from None

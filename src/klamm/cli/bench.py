@@ -32,7 +32,14 @@ def controller(
     from klamm.bench.controller import bench
 
     with clear_errors():
-        result = bench(partitions=partitions, brokers=brokers, replication=replication, rounds=rounds, against=against)
+        result = bench(
+            partitions=partitions,
+            brokers=brokers,
+            replication=replication,
+            rounds=rounds,
+            against=against,
+            progress=lambda line: typer.echo(line, err=True),
+        )
     if json:
         print_json(result)
         return
