@@ -42,7 +42,7 @@ class FlushScheduler:
 
     def _timer_fired(self, log: Log) -> None:
         del self._timers[log.topic_partition]
-        if not log.failed and log.recovery_point < log.log_end_offset:
+        if not log.failed and (log.recovery_point < log.log_end_offset or log.epochs.dirty):
             self.flush_soon(log)
 
     async def _flush(self, log: Log) -> None:

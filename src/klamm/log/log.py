@@ -54,6 +54,10 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
+EPOCHS_FLUSH_MS = 2_000
+"""Until a new leader epoch is in its file. Recovery rebuilds it from the batches until then, and at a fail-over, when a
+thousand logs begin an epoch at once, their thousand flushes must not compete with the first records."""
+
 
 @dataclass(slots=True)
 class _FlushPlan:
@@ -114,7 +118,7 @@ class Log:
         """Counts truncations: a flush that began before one promises nothing."""
         self._failure: OSError | None = None
         self.deleted = False
-        self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_soon(self))
+        self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_within(self, EPOCHS_FLUSH_MS))
         self._refresh_unstable()
 
     # --- where it stands ---------------------------------------------------------------------------------------------

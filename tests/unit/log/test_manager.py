@@ -80,6 +80,20 @@ async def test_a_clean_stop_keeps_logs_and_checkpoints(disk: FileDisk, one: Path
         assert read_all(log) == list(range(3, 20))
 
 
+async def test_a_new_leader_epoch_reaches_its_file_a_little_later(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though no record follows it: the flush that was asked for looks at the epochs too."""
+    monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
+    async with started(disk, one) as logs:
+        log = logs.get_or_create(tp("t-0"), CONFIG, is_new=True)
+        log.epochs.assign(LeaderEpoch(7), 0)
+        written = one / "t-0" / "leader-epoch-checkpoint"
+        while not (written.exists() and "7 0" in written.read_text()):
+            await asyncio.sleep(0.001)
+        assert not log.epochs.dirty
+
+
 async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path, tmp_path: Path) -> None:
     async with started(disk, one) as logs:
         log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
