@@ -9,7 +9,7 @@ from klamm.model.events import StateChange
 from klamm.model.ids import BrokerId
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
-from .test_controller_leads_apache_kafka import active, has, kafka_with, led_by, produce, two_brokers
+from .controller_beside_kafka import active, has, kafka_with, led_by, produce, two_brokers
 
 
 async def test_a_killed_jvm_controller_is_replaced_and_its_broker_relieved(tmp_path: Path) -> None:
