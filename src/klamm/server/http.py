@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 BACKLOG: Final = 64
+CONNECTIONS_MAX: Final = 64
+"""Beyond it 503: whoever scrapes must not take the descriptors that the log needs."""
 GRACE_SECONDS: Final = 1
 """For a scrape that is under way when the broker stops."""
 
@@ -101,6 +103,7 @@ def _server(metrics: Any) -> Any:
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=GRACE_SECONDS,
+        limit_concurrency=CONNECTIONS_MAX,
     )
     config.load()
     return Embedded(config)
