@@ -75,16 +75,16 @@ def decode(path: str, data: bytes | None) -> Broker:
 
 def id_of(path: str) -> BrokerId:
     """From the path, or from a child's bare name."""
-    name = path.rpartition("/")[2]
-    if not (name.isascii() and name.isdigit()):
+    number = document.natural(path.rpartition("/")[2])
+    if number is None:
         raise ZNodeError(path, "its name is no broker id")
-    return BrokerId(int(name))
+    return BrokerId(number)
 
 
 def _endpoint(path: str, uri: Any, protocols: document.Fields) -> Endpoint:
     name, separator, address = uri.partition("://") if isinstance(uri, str) else ("", "", "")
     host, colon, port = address.rpartition(":")
-    if not (separator and name and colon and port.removeprefix("-").isdigit()):
+    if not (separator and name and colon and document.natural(port.removeprefix("-")) is not None):
         raise ZNodeError(path, f"endpoints: {uri!r} is no NAME://host:port")
     listener = name.upper()
     protocol = protocols.get(name, protocols.get(listener, listener))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from klamm.model.ids import BrokerId
+from klamm.zookeeper.znodes import document
 
 PARENT: Final = "/config/extension/candidates"
 
@@ -19,4 +20,4 @@ def path(broker: BrokerId) -> str:
 
 
 def ids_of(names: Iterable[str]) -> list[BrokerId]:
-    return sorted(BrokerId(int(name)) for name in names if name.isascii() and name.isdigit())
+    return sorted(BrokerId(number) for name in names if (number := document.natural(name)) is not None)

@@ -6,6 +6,7 @@ from typing import Final
 
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import ControllerEpoch
+from klamm.zookeeper.znodes import document
 
 PATH: Final = "/controller_epoch"
 
@@ -15,6 +16,7 @@ def encode(epoch: ControllerEpoch) -> bytes:
 
 
 def decode(path: str, data: bytes | None) -> ControllerEpoch:
-    if not data or not data.isdigit():
+    epoch = document.natural((data or b"").decode("latin-1"))
+    if epoch is None:
         raise ZNodeError(path, f"a decimal number was expected, not {(data or b'')[:40]!r}")
-    return ControllerEpoch(int(data))
+    return ControllerEpoch(epoch)

@@ -56,9 +56,9 @@ def decode(path: str, data: bytes | None) -> DelegationToken:
         document.text(path, fields, "tokenId"),
         _principal(path, "owner", fields.get("owner")),
         tuple([_principal(path, "renewers", renewer) for renewer in renewers]),
-        document.integer(path, fields, "issueTimestamp"),
-        document.integer(path, fields, "expiryTimestamp"),
-        document.integer(path, fields, "maxTimestamp"),
+        document.long(path, fields, "issueTimestamp"),
+        document.long(path, fields, "expiryTimestamp"),
+        document.long(path, fields, "maxTimestamp"),
         _principal(path, "tokenRequester", fields["tokenRequester"]) if "tokenRequester" in fields else "",
     )
 

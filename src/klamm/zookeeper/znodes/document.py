@@ -1,12 +1,14 @@
 """A JSON document in a znode, and the complaints about it: one object, fields of the right type, else ZNodeError.
 
-Unknown keys are ignored, as Kafka's readers do; where they are not, the codec says so. `true` is no integer here.
+Unknown keys are ignored, as Kafka's readers do; where they are not, the codec says so. `true` is no integer here, and
+neither is what does not fit the 32 bits (64 for times and producer ids) that the protocol has for it: let through, it
+would make whoever has to send it fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -14,6 +16,14 @@ from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 
 Fields = dict[str, Any]
+
+INT_MIN: Final = -(2**31)
+INT_MAX: Final = 2**31 - 1
+LONG_MIN: Final = -(2**63)
+LONG_MAX: Final = 2**63 - 1
+DIGITS_MAX: Final = 10
+LONG_DIGITS: Final = 20
+"""Beyond this length no number fits, and Python refuses to read one of thousands of digits."""
 
 
 def dump(document: Fields) -> bytes:
@@ -35,9 +45,24 @@ def parse(path: str, data: bytes | None) -> Fields:
 
 def integer(path: str, fields: Fields, key: str) -> int:
     value = _required(path, fields, key)
-    if type(value) is not int:
+    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
         raise ZNodeError(path, f"{key}: an integer was expected, not {_brief(value)}")
     return value
+
+
+def long(path: str, fields: Fields, key: str) -> int:
+    value = _required(path, fields, key)
+    if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
+        raise ZNodeError(path, f"{key}: a long integer was expected, not {_brief(value)}")
+    return value
+
+
+def natural(text: str) -> int | None:
+    """A number of up to 31 bits in plain digits, as the names of brokers and partitions are; None if it is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        return None
+    value = int(text)
+    return value if value <= INT_MAX else None
 
 
 def text(path: str, fields: Fields, key: str) -> str:
@@ -50,9 +75,10 @@ def text(path: str, fields: Fields, key: str) -> str:
 def number_in_text(path: str, fields: Fields, key: str) -> int:
     """Some numbers are strings in Kafka's documents; a plain number is taken too."""
     value = _required(path, fields, key)
-    if type(value) is str and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
-        return int(value)
-    if type(value) is not int:
+    digits = value.removeprefix("-") if type(value) is str else ""
+    if digits.isascii() and digits.isdigit() and len(digits) < LONG_DIGITS:
+        value = int(value)
+    if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
         raise ZNodeError(path, f"{key}: a number in a string was expected, not {_brief(value)}")
     return value
 
@@ -72,7 +98,7 @@ def objects(path: str, fields: Fields, key: str) -> list[Fields]:
 
 
 def brokers(path: str, value: Any, key: str) -> tuple[BrokerId, ...]:
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
+    if not isinstance(value, list) or not all(type(item) is int and INT_MIN <= item <= INT_MAX for item in value):
         raise ZNodeError(path, f"{key}: a list of broker ids was expected, not {_brief(value)}")
     return tuple(value)
 

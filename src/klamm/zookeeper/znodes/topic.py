@@ -58,6 +58,7 @@ def _is_plain(found: document.Fields) -> bool:
     """Numbers to lists of numbers. Most are, and are looked at in bulk: a look at each is most of a cold load."""
     return (
         all(found)
+        and max(map(len, found), default=0) < document.DIGITS_MAX
         and "".join(found).isascii()
         and "".join(found).isdigit()
         and {list}.issuperset(map(type, found.values()))
@@ -75,10 +76,11 @@ def _decode_each(
     path: str, found: document.Fields, adding: document.Fields, removing: document.Fields
 ) -> Iterator[tuple[int, Assignment]]:
     for key, replicas in found.items():
-        if not (key.isascii() and key.isdigit()):
-            raise ZNodeError(path, f"partitions: {key!r} is no partition number")
+        number = document.natural(key)
+        if number is None:
+            raise ZNodeError(path, f"partitions: {key[:40]!r} is no partition number")
         yield (
-            int(key),
+            number,
             Assignment(
                 document.brokers(path, replicas, f"partition {key}"),
                 document.brokers(path, adding.get(key, []), f"adding_replicas of {key}"),
