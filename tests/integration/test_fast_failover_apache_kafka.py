@@ -9,7 +9,7 @@ from klamm.model.events import StateChange
 from klamm.model.ids import BrokerId
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
-from .controller_beside_kafka import active, has, kafka_with, led_by, produce, two_brokers
+from .controller_beside_kafka import Led, active, has, kafka_with, led_by, produce, two_brokers
 
 
 async def test_a_killed_jvm_controller_is_replaced_and_its_broker_relieved(tmp_path: Path) -> None:
@@ -33,9 +33,15 @@ async def test_a_killed_jvm_controller_is_replaced_and_its_broker_relieved(tmp_p
             assert {(r.partition, r.cause) for r in decided} == {(n, f"broker {dead} suspected") for n in (0, 1)}
             assert len(kafka.sink.named("controller-suspected")) == 1
             # Its session ends, it starts again, and the JVM leader takes it back: nobody was confused.
+            await kafka.eventually("the end of its session", lambda: unregistered(kafka, dead))
             await kafka.cluster[dead].start()
             for partition in (0, 1):
                 await kafka.eventually("the ISR is full", lambda p=partition: has(kafka, "t", p, isr=[1, 2]))
             assert controller.is_active and BrokerId(dead) in controller.statistics().live_brokers
             assert [d.event for d in kafka.sink.named("suspicion-ended")] == ["suspicion-ended"]
             assert not kafka.sink.named("controller-failed")
+
+
+async def unregistered(kafka: Led, broker: int) -> bool:
+    """A JVM broker that finds itself registered gives up."""
+    return not await kafka.document(f"/brokers/ids/{broker}")
