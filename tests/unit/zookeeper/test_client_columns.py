@@ -7,7 +7,7 @@ import random
 import pytest
 
 from klamm.model.errors import BadArguments, BadVersion, MarshallingError, NoAuth, RuntimeInconsistency
-from klamm.model.ports import NO_NODE_VERSION, Check, Create, Fence, Node, Set, Sets, Stat
+from klamm.model.ports import NO_NODE_VERSION, Acl, Check, Create, CreateMode, Fence, Node, Set, Sets, Stat
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper import jute
@@ -120,3 +120,17 @@ def test_columns_read_as_objects() -> None:
     sets = Sets(["/a", "/b"], [b"1", b"2"], [3, 4])
     assert list(sets) == [Set("/a", b"1", 3), Set("/b", b"2", 4)]
     assert list(sets[1:]) == [Set("/b", b"2", 4)] and len(sets) == 2
+
+
+@pytest.mark.parametrize("chroot", ["", "/k"])
+def test_creates_in_bulk_are_packed_as_one(chroot: str) -> None:
+    read_only = (Acl(1, "world", "anyone"),)
+    ops = [
+        Create("/a"),
+        Create("/ü", b""),
+        Create("/c", b"data", CreateMode.EPHEMERAL_SEQUENTIAL, read_only),
+        Create("/", b"the chroot itself"),
+    ]
+    for op, packed in zip(ops, bulk.pack_ops(ops, Chroot(chroot)), strict=True):
+        header = jute.MULTI_HEADER.pack(OpCode.CREATE, False, -1)
+        assert packed == header + jute.pack_create(Chroot(chroot).absolute(op.path), op.data, op.acl, op.mode)

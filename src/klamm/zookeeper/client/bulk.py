@@ -9,10 +9,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from klamm.model.errors import MarshallingError, RuntimeInconsistency, ZooKeeperError
-from klamm.model.ports import NO_NODE_VERSION, Check, Contents, Create, Delete, Node, Op, OpResult, Set, Sets, Stat
+from klamm.model.ports import (
+    NO_NODE_VERSION,
+    Acl,
+    Check,
+    Contents,
+    Create,
+    CreateMode,
+    Delete,
+    Node,
+    Op,
+    OpResult,
+    Set,
+    Sets,
+    Stat,
+)
 from klamm.zookeeper import jute
 from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.jute import OpCode
@@ -87,7 +102,7 @@ def _bodies(base: int, count: int, head: bytes, packed: Sequence[bytes]) -> Iter
 
 
 def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
-    """The operations of a multi, each with its header. Sets are the many, so they come first and inline."""
+    """The operations of a multi, each with its header. Sets and creates are the many, so they are inline."""
     prefix, lengths, pack_version, join = chroot.prefix, _LENGTHS, jute.INT.pack, b"".join
     packed: list[bytes] = []
     append = packed.append
@@ -98,8 +113,18 @@ def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
                 raw = (prefix + path).encode()
                 append(join((_SET_HEADER, lengths[len(raw)], raw, lengths[len(data)], data, pack_version(version))))
                 continue
+        elif type(op) is Create and op.path[:1] == "/" != op.path:
+            raw, rest = (prefix + op.path).encode(), _create_rest(op.acl, op.mode)
+            append(join((_CREATE_HEADER, lengths[len(raw)], raw, jute.pack_buffer(op.data), rest)))
+            continue
         append(_pack_any(op, chroot))
     return packed
+
+
+@lru_cache(maxsize=256)
+def _create_rest(acl: tuple[Acl, ...], mode: CreateMode) -> bytes:
+    """What follows the data of a create: few are different."""
+    return jute.pack_acl(acl) + jute.INT.pack(mode)
 
 
 def pack_sets(sets: Sets, chroot: Chroot, head: bytes) -> bytes | None:
