@@ -31,7 +31,7 @@ from klamm.model.ids import TopicPartition
 from klamm.testing.cluster import KlammCluster, running_cluster
 
 SESSION_TIMEOUT_MS: Final = 6_000
-GIVE_UP_S: Final = 60.0
+GIVE_UP_S: Final = 120.0
 STEADY_S: Final = 2.0
 """Under load before the kill: fetchers, purgatories and connections are as they are in life."""
 EVENTS_SETTLE_S: Final = 0.5
@@ -142,7 +142,16 @@ def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
         admin.create_topics({LED: {"assignments": led}, FOLLOWED: {"assignments": followed}})
     finally:
         admin.close()
-    cluster.wait_until_healthy(timeout=120)
+    deadline = time.monotonic() + GIVE_UP_S
+    while not all(_knows(cluster, broker, topic, partitions) for broker in cluster.alive for topic in (LED, FOLLOWED)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the topics were not known everywhere after {GIVE_UP_S:.0f} s")
+        time.sleep(0.1)
+    cluster.wait_until_healthy(timeout=GIVE_UP_S)
+
+
+def _knows(cluster: KlammCluster, broker: int, topic: str, partitions: int) -> bool:
+    return len(cluster.partitions(topic, seen_by=broker)) == partitions
 
 
 # --- the split ---
