@@ -37,8 +37,8 @@ def decode(path: str, data: bytes | None) -> Quarantined:
     fields = document.parse(path, data)
     return Quarantined(
         document.text(path, fields, "path"),
-        document.integer(path, fields, "mzxid"),
+        document.long(path, fields, "mzxid"),
         document.text(path, fields, "reason"),
         BrokerId(document.integer(path, fields, "broker")),
-        document.integer(path, fields, "time_ms"),
+        document.long(path, fields, "time_ms"),
     )
