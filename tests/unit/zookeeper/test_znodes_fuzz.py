@@ -28,6 +28,7 @@ from klamm.zookeeper.znodes import (
     partition_state,
     preferred_replica_election,
     producer_id_block,
+    quarantine,
     reassign_partitions,
     topic,
 )
@@ -86,6 +87,11 @@ SANE: list[tuple[str, Any, bytes]] = [
         delegation_token,
         b'{"issueTimestamp":1,"renewers":["User%3Ar"],"tokenRequester":"User%3Ao","tokenId":"t","owner":"User%3Ao",'
         b'"expiryTimestamp":2,"maxTimestamp":3,"version":3}',
+    ),
+    (
+        "/config/extension/quarantine/x",
+        quarantine,
+        b'{"version":1,"path":"/brokers/topics/t","mzxid":8589934592,"reason":"r","broker":1,"time_ms":1794772480820}',
     ),
     ("/feature", feature, b'{"version":1,"status":1,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'),
 ]
