@@ -61,7 +61,8 @@ OPERATIONS_PER_MULTI: Final = 2
 BROKERS: Final = (1, 2, 3, 4)
 ZOOKEEPER: Final = ("zookeeper", 2181)
 SESSION_TIMEOUT_MS: Final = 6_000
-SETTLED_S: Final = 3.0
+SETTLED_S: Final = 2.0
+LOOK_EVERY_S: Final = 0.25
 FINISH_S_MAX: Final = 150.0
 """The slow retry comes every 30 s."""
 
@@ -175,9 +176,11 @@ class ControllerProcess:
         self._task.cancel()
 
     async def wait_ended(self) -> None:
+        """Again and again: the listener of a dead one waits for peers that will never say goodbye."""
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        while not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=5)
 
 
 # --- the world -------------------------------------------------------------------------------------------------------
@@ -364,7 +367,7 @@ class World:
         deadline = self.clock.monotonic() + FINISH_S_MAX
         since = self.clock.monotonic()
         while self.clock.monotonic() - since < SETTLED_S:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_EVERY_S)
             if left := self.what_is_open():
                 since = self.clock.monotonic()
                 assert since < deadline, f"after {FINISH_S_MAX:.0f} s: {left}"

@@ -37,9 +37,8 @@ async def nothing(world: World) -> None:
 
 
 async def topic(world: World) -> None:
-    await nothing(world)
     await world.create_topic(TOPIC, REPLICAS)
-    await world.settled()
+    await nothing(world)
 
 
 async def create(world: World) -> None:
