@@ -145,6 +145,20 @@ def test_a_connection_that_asks_for_nothing_is_closed() -> None:
     simulate(scenario)
 
 
+@pytest.mark.case("ZK-79")
+def test_watches_go_with_their_connection() -> None:
+    async def scenario(server: MemoryZooKeeper, network: SimulatedNetwork) -> None:
+        client, _ = await Client.connect(network)
+        await client.call(OpCode.EXISTS, jute.pack_path_and_watch("/x", True))
+        await client.call(OpCode.GET_CHILDREN, jute.pack_path_and_watch("/", True))
+        assert len(server.service.watches) == 2
+        client.transport.abort()
+        await asyncio.sleep(0.1)
+        assert len(server.service.watches) == 0
+
+    simulate(scenario)
+
+
 def test_forced_expiry() -> None:
     async def scenario(server: MemoryZooKeeper, network: SimulatedNetwork) -> None:
         client, session = await Client.connect(network)
