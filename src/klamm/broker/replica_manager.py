@@ -332,6 +332,7 @@ class ReplicaManager:
         found: dict[TopicPartition, Log | Exception] = {}
         missing: list[PartitionOrder] = []
         for order in orders:
+            self._forget_former_life(order)
             existing = self.logs.get(order.partition)
             if existing is not None:
                 found[order.partition] = existing
@@ -352,6 +353,17 @@ class ReplicaManager:
             except ZooKeeperError as error:
                 return found | {order.partition: error for order in missing}
         return found
+
+    def _forget_former_life(self, order: PartitionOrder) -> None:
+        """A new replica has no records. What lies here under its name is of another: a StopReplica never came, because
+        the controller that owed it died, and the topic may have been deleted and created again since."""
+        stray = self.logs.get(order.partition)
+        if order.is_new and stray is not None and order.partition not in self.partitions and stray.log_end_offset > 0:
+            log.warning("%s is new here: what a former one of that name left is removed", order.partition)
+            try:
+                self.logs.delete(order.partition)
+            except KafkaError as error:
+                log.error("%s: %s", order.partition, error)  # its directory is offline by now, and is answered so
 
     def _obey(
         self,

@@ -20,7 +20,7 @@ from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 
-from .conftest import NoDisk
+from .conftest import FakeLog, NoDisk
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TWO = BrokerId(2)
@@ -227,3 +227,16 @@ async def test_a_throttled_follower_in_the_isr_is_not_held_back(leader: Leader) 
     leader.replicas.leader_quota.record(1)
     await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
     assert [len(r.records) for r in await leader.follow(FetchEntry(A, 0, 100))] == [2]
+
+
+async def test_a_new_replica_does_not_inherit_the_bytes_of_a_former_one(leader: Leader) -> None:
+    name = TopicPartition("again", 0)
+    for is_new, expected in ((False, 2), (True, 0)):
+        leader.replicas.partitions.pop(name, None)
+        leader.logs.kept[name] = FakeLog(name).fill(0, 0)
+        await leader.replicas.leader_and_isr(leader.sender, [leader.order(partition=name, is_new=is_new)])
+        assert leader.logs.kept[name].log_end_offset == expected
+    # Told again in the same life, it is known, and keeps what it has.
+    leader.logs.kept[name].fill(0)
+    await leader.replicas.leader_and_isr(leader.sender, [leader.order(epoch=1, partition=name, is_new=True)])
+    assert leader.logs.kept[name].log_end_offset == 1
