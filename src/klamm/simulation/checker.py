@@ -108,13 +108,13 @@ class Checker:
             raise self.violation
 
     def emit(self, records: Iterable[EventRecord]) -> None:
-        """ports.EventSink of every controller: one that failed by an exception is a bug, whatever became of it."""
+        """ports.EventSink of every controller: an exception is a bug, whether it ended a term or set a znode aside."""
         for record in records:
             if isinstance(record, Decision):
                 self.note(record.broker, record.event, record.cause, record.detail)
                 self.reached(record.event)
                 self.on_decision(record)
-                if record.event == "controller-failed":
+                if record.event in ("controller-failed", "quarantined"):
                     about = f"controller {record.broker} failed on {record.cause}: {record.detail}"
                     self.fail(Violation("D14", about, self._clock.monotonic(), self._last))
 
