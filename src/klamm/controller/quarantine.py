@@ -65,8 +65,9 @@ class Quarantine:
         except NoNode:
             return
         paths = [f"{quarantine.PARENT}/{name}" for name in names]
-        found: dict[str, Quarantined] = {}
+        found = dict(self._entries)  # what could not be written, or not be read back, we still know
         ended: list[str] = []
+        changed: set[str] = set()
         for path, node in zip(paths, await committer.read(paths), strict=True):
             try:
                 entry = quarantine.decode(path, node.data if node else None)
@@ -77,7 +78,8 @@ class Quarantine:
         for path, node in zip(found, await committer.read(list(found)), strict=True):
             if node is None or node.stat.mzxid != found[path].mzxid:
                 ended.append(quarantine.path(path))
-        self._entries = {path: entry for path, entry in found.items() if quarantine.path(path) not in ended}
+                changed.add(path)
+        self._entries = {path: entry for path, entry in found.items() if path not in changed}
         await committer.delete(ended)
         for entry in self._entries.values():
             self._recorder.decision("quarantine-kept", entry.path, detail=entry.reason)

@@ -111,6 +111,16 @@ async def test_a_fault_in_the_fail_over_and_the_successor(monkeypatch: pytest.Mo
         assert last.state("bad", 0)[0] == 1
 
 
+async def test_what_cannot_be_read_back_is_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the controller would set it aside again and again, without an end."""
+    monkeypatch.setattr(quarantine, "encode", lambda entry: b"junk")
+    async with Scenario().running(1) as scenario:
+        explode_on(monkeypatch, "bad")
+        await scenario.after(lambda: scenario.create_topic("bad", [1]))
+        assert len(scenario.sink.decisions("quarantined")) == 1
+        assert scenario.controller.is_active
+
+
 async def test_content_that_no_codec_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = topic_znode.decode
 
