@@ -168,6 +168,7 @@ class _End(asyncio.Transport):
         self.peer: _End | None = None
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
+        self._told = False
         self._gone = False
         self._arrival = 0.0
         self._inbox: list[bytes] = []
@@ -270,9 +271,10 @@ class _End(asyncio.Transport):
         self._protocol.data_received(data)
 
     def _lost(self, error: Exception | None) -> None:
-        if self._gone:
+        """Told once. A host that died hears nothing from outside, but its own close still ends."""
+        if self._told or (self._gone and not self._closing):
             return
-        self._gone = True
+        self._told = self._gone = True
         self._network.forget(self)
         assert self._protocol is not None
         self._protocol.connection_lost(error)
