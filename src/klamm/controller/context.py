@@ -65,6 +65,8 @@ class ControllerContext:
         """Replicas that their broker reported on a failed log directory."""
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
+        self.unreadable: set[PartitionIndex] = set()
+        """Partitions whose state znode is there but could not be read: without a state here, yet somewhere in sync."""
         self.held: set[str] = set()
         """Of those, the ones in which a new controller found a dead replica: nobody is asked again to delete his until
         a broker that holds one starts."""
@@ -270,6 +272,8 @@ class ControllerContext:
         """Different partitions. States that are one object are interned once."""
         if len(self._states) > INTERNED_MAX:
             self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
+        if self.unreadable:
+            self.unreadable.difference_update(partitions)
         column, versions = self._state, self._zk_version
         known = [i for i in partitions if column[i] is not None]
         self._imbalanced -= self._imbalanced_among(known)
@@ -470,6 +474,7 @@ class ControllerContext:
         self._offline -= self._partition_state[partition] == PartitionState.OFFLINE
         self._leaderless.discard(partition)
         self.reassigning.discard(partition)
+        self.unreadable.discard(partition)
         for broker in self._assigned[partition].replicas:
             self._on[broker].pop(partition, None)
         for column in self._replica_state.values():

@@ -130,9 +130,10 @@ class Reader:
         def take(seen: Observed) -> None:
             partitions, _, states, versions = seen
             if not all(type(state) is LeaderAndIsr for state in states):
-                for state in states:
+                for partition, state in zip(partitions, states, strict=True):
                     if isinstance(state, ZNodeError):
                         self._recorder.znode_skipped(state)
+                        context.unreadable.add(partition)
                 found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
                 partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
             context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)

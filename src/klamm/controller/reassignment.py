@@ -262,8 +262,9 @@ def _give_up(
     *,
     any_epoch: bool = False,
 ) -> Decision:
-    """Out of the ISR, stopped, deleted, forgotten; nobody waits for answers. A broker that is away keeps its files."""
-    by_broker = _by_broker(replicas)
+    """Out of the ISR, stopped, deleted, forgotten; nobody waits for answers. A broker that is away keeps its files.
+    Where the state cannot be read nobody is given up: it may be the one that has the records."""
+    by_broker = _by_broker({i: brokers for i, brokers in replicas.items() if i not in view.unreadable})
     for broker, partitions in by_broker.items():
         known = [i for i in partitions if view.replica_state_of(i, broker) is not ReplicaState.NON_EXISTENT]
         rule = unless_last_in_sync(removal_rule(view, controller_epoch, broker), staying)

@@ -368,6 +368,28 @@ async def test_no_replica_is_given_up_if_it_alone_has_the_records() -> None:
         assert not any("delete" in line for line in scenario.talk())
 
 
+async def test_no_replica_is_given_up_while_the_state_cannot_be_read() -> None:
+    """A new controller that could not read the ISR does not know who has the records."""
+    scenario = Scenario()
+    scenario.prepare(1, 2, 3)
+    scenario.zk.put("/brokers/topics/t", json.dumps(MOVING))
+    scenario.put_state("t", 0, 3, 8, [3, 2], 4)
+    scenario.zk.put(STATE, "junk")
+    async with scenario.controller.running():
+        await scenario.settle()
+        scenario.talk()
+        assert code(await alter(scenario, None)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert not any("StopReplica" in line for line in scenario.talk())
+        assert assigned(scenario) == ([2, 3, 1], [3], [1])
+        # Mended, and read by the next controller, it is cancelled as any other.
+        scenario.put_state("t", 0, 1, 8, [1, 2], 4)
+        scenario.zk.remove("/controller")
+        await scenario.settle()
+        assert scenario.controller.is_active
+        assert await alter(scenario, None) is None
+        assert assigned(scenario) == ([1, 2], [], [])
+
+
 async def test_override_keeps_the_origin_and_drops_the_first_target() -> None:
     async with Scenario().running(1, 2, 3, 4) as scenario:
         await prepared(scenario)
