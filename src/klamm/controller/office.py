@@ -184,13 +184,14 @@ class Office:
             topics = sorted(await self._zk.children(topic_znode.PARENT))
         except NoNode:
             return greatest
-        states: list[str] = []
-        for topic, node in zip(topics, await self._zk.get_many([topic_znode.path(t) for t in topics]), strict=True):
-            try:
-                numbers = topic_znode.decode(topic_znode.path(topic), node.data).partitions if node else {}
-            except ZNodeError:
-                continue  # the load reports it
-            states += [partition_state.path(TopicPartition(topic, number)) for number in numbers]
+        # By listing, not by the topics' own znodes: one that cannot be read has states all the same.
+        listed = await self._zk.children_many([partition_state.partitions_path(topic) for topic in topics])
+        states = [
+            partition_state.path(TopicPartition(topic, int(number)))
+            for topic, numbers in zip(topics, listed, strict=True)
+            for number in sorted(numbers or ())
+            if number.isdecimal()
+        ]
         for start in range(0, len(states), STATES_WINDOW):
             window = states[start : start + STATES_WINDOW]
             for path, node in zip(window, await self._zk.get_many(window), strict=True):

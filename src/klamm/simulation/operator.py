@@ -58,6 +58,7 @@ class Operator:
         self._mends: list[Callable[[], None]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._created = 0
+        self._epoch_deleted = False
         self.states_were_edited = False
         self.removed_by_hand: set[str] = set()
         """Topics whose names are not used again: without an id, nobody can tell the new topic from the old one."""
@@ -229,8 +230,10 @@ class Operator:
             self._hands.put(epoch_znode.PATH, self._random.choice(JUNK))
 
     def delete_epoch(self) -> None:
-        """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were."""
-        if any(name_of_state(path) is not None for path in self._hands.nodes):
+        """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were.
+        And once: the epoch that healing led to may be in no state yet, and then a second time leaves no trace of it."""
+        if not self._epoch_deleted and any(name_of_state(path) is not None for path in self._hands.nodes):
+            self._epoch_deleted = True
             self._hands.remove(epoch_znode.PATH)
 
     def mend(self) -> None:

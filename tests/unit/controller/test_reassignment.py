@@ -387,7 +387,7 @@ async def test_no_replica_is_given_up_while_the_state_cannot_be_read() -> None:
         await scenario.settle()
         assert scenario.controller.is_active
         assert await alter(scenario, None) is None
-        assert assigned(scenario) == ([1, 2], [], [])
+        assert assigned(scenario) == ([2, 1], [], [])
 
 
 async def test_override_keeps_the_origin_and_drops_the_first_target() -> None:
