@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient, NewPartitions
+from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kazoo.client import KazooClient
 
@@ -152,33 +152,6 @@ def test_leadership_goes_home_by_itself(klamm_cluster: KlammCluster) -> None:
     cluster.start(away)
     until(lambda: state(cluster, "home")["leader"] == away, "the way back")
     assert state(cluster, "home")["leader_epoch"] == 2
-
-
-# --- growth and deletion ---
-
-
-@pytest.mark.case("RAS-18")
-def test_a_topic_that_moves_does_not_grow(four: KlammCluster) -> None:
-    one, two, three = [b for b in four.broker_ids if b != four.controller]
-    create(four, "grows", [one])
-    create(four, "idle", [two])
-    four.stop(three)  # whom the reassignment will wait for
-    with admin(four) as client:
-        moving = {"version": 2, "partitions": {"0": [one, three]}, "adding_replicas": {"0": [three]}}
-        with zookeeper(four) as zk:
-            zk.set("/brokers/topics/grows", json.dumps({**moving, "removing_replicas": {}}).encode())
-        with pytest.raises(KafkaError, match=r"REASSIGNMENT_IN_PROGRESS|ReassignmentInProgress"):
-            client.create_partitions({"grows": NewPartitions(2)})
-        client.create_partitions({"idle": NewPartitions(2)})
-        assert len(four.partitions("idle")) == 2
-        four.start(three)
-        with zookeeper(four) as zk:
-            zk.delete("/controller")  # the next one finds the move in the topic's znode and finishes it
-        four.wait_until_healthy()
-        until(lambda: not client.list_partition_reassignments(), "the end of the move")
-        assert replicas(four, "grows") == [[one, three]]
-        client.create_partitions({"grows": NewPartitions(2)})
-    assert len(four.partitions("grows")) == 2
 
 
 # --- reassignment ---

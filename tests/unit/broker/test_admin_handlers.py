@@ -219,6 +219,17 @@ async def test_create_partitions_refused(one: OneBroker, admin: Admin, validate_
     assert len(partitions_of(one)) == (2 if validate_only else 3)
 
 
+@pytest.mark.case("RAS-18")
+async def test_a_topic_grows_when_its_move_is_over_and_others_meanwhile(one: OneBroker, admin: Admin) -> None:
+    await with_orders(one, TWO._replace(adding=(BrokerId(2),)))
+    await one.told(topic_name="idle")
+    await one.zk.create(topic.path("idle"), topic.encode({0: TWO}))
+    asked = await grow(one, 2, None, "orders", "idle", validate_only=True)
+    assert asked == {"orders": ErrorCode.REASSIGNMENT_IN_PROGRESS, "idle": ErrorCode.NONE}
+    await one.zk.set(topic.path("orders"), topic.encode({0: TWO}))
+    assert await grow(one, 2, validate_only=True) == {"orders": ErrorCode.NONE}
+
+
 @pytest.mark.case("TOP-18")
 async def test_create_partitions_of_a_topic_that_moves_or_goes(one: OneBroker, admin: Admin) -> None:
     await with_orders(one, TWO._replace(adding=(BrokerId(2),)))
