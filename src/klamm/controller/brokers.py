@@ -56,11 +56,8 @@ def on_broker_startup(
     """
     others = sorted(view.brokers.keys() - set(started))
     yield Move(cause=cause, metadata=(), metadata_to=others)
-    yield Move(
-        cause=cause,
-        metadata=(i for i in view.all_partitions() if view.topic_of(i) not in view.deleting),
-        metadata_to=started,
-    )
+    # Topics being deleted too: one that was away, but not restarted, may have them in its cache, and hears to forget.
+    yield Move(cause=cause, metadata=view.all_partitions(), metadata_to=started)
     yield from replicas_online(view, {broker: view.partitions_on(broker) for broker in started}, cause)
     yield from elect_leaderless(view, controller_epoch, cause)
     yield from resume_deletions(view, controller_epoch, cause, retry=True)

@@ -117,3 +117,12 @@ async def test_brokers_forget_a_partition_whose_state_cannot_be_read() -> None:
         talk = await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
         assert "/brokers/topics/t" not in scenario.zk.tree.nodes
         assert [line for line in talk if line.startswith("2 <- UpdateMetadata") and "t-0 leader -2" in line]
+
+
+async def test_a_broker_that_comes_back_hears_what_to_forget() -> None:
+    """It may have been away without a restart, with the topic in its cache."""
+    async with Scenario().running(1) as scenario:
+        await scenario.after(lambda: scenario.create_topic("t", [1, 7]))
+        await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))
+        talk = await scenario.after(lambda: scenario.start_broker(3))
+        assert any("3 <- UpdateMetadata {t-0 leader -2" in line for line in talk)
