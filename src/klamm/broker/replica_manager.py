@@ -378,7 +378,8 @@ class ReplicaManager:
         followers: list[Partition] = []
         cause = f"leader-and-isr from controller {sender.controller_id}"
         for order in orders:
-            opened = logs[order.partition]
+            # As it is now: while the other logs were opened, this one may have moved to another directory.
+            opened = self.logs.get(order.partition) or logs[order.partition]
             if isinstance(opened, Exception):
                 log.error("%s cannot follow its order: %s", order.partition, opened)
                 answers[order.partition] = _storage_code(opened)

@@ -276,15 +276,19 @@ class LogManager:
         high_watermark = current.high_watermark
         self._disk.rename(copy, path)
         self._disk.sync_directory(target.path)
-        loaded = load_log(
-            self._disk,
-            path,
-            current.config,
-            log_start_offset=current.log_start_offset,
-            recovery_point=current.log_end_offset,
-            clean=True,
-            now_ms=self._clock.wall_ms(),
-        )
+        try:
+            loaded = load_log(
+                self._disk,
+                path,
+                current.config,
+                log_start_offset=current.log_start_offset,
+                recovery_point=current.log_end_offset,
+                clean=True,
+                now_ms=self._clock.wall_ms(),
+            )
+        except KafkaError:
+            self._disk.rename(path, copy)  # else the partition would exist twice, and the next start refuse
+            raise
         self._flushes.forget(partition)
         self._home[partition] = target  # whatever happens to the old directory now does not concern it
         current.close_files()

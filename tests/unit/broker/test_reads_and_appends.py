@@ -240,3 +240,18 @@ async def test_a_new_replica_does_not_inherit_the_bytes_of_a_former_one(leader: 
     leader.logs.kept[name].fill(0)
     await leader.replicas.leader_and_isr(leader.sender, [leader.order(epoch=1, partition=name, is_new=True)])
     assert leader.logs.kept[name].log_end_offset == 1
+
+
+async def test_a_log_that_moved_while_an_order_was_prepared_is_the_one_that_is_used(leader: Leader) -> None:
+    """Opening the logs of an order takes its time; meanwhile a replica may have been exchanged for its copy."""
+    moved, create_many = FakeLog(A), leader.logs.create_many
+
+    async def exchanging(partitions: Any) -> Any:
+        leader.logs.kept[A] = moved
+        return await create_many(partitions)
+
+    leader.logs.create_many = exchanging
+    new = TopicPartition("new", 0)
+    orders = [leader.order(1, 1, (1, 2), (1, 2), partition=name) for name in (A, new)]
+    await leader.replicas.leader_and_isr(leader.sender, orders)
+    assert leader.replicas.partitions[A].log is moved

@@ -10,6 +10,7 @@ import pytest
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
 from klamm.log.relocations import Relocation, Relocations
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
 
 from .conftest import SetClock, append
@@ -108,6 +109,26 @@ async def test_a_target_that_fails_leaves_the_replica_where_it_is(
         assert logs.get(T0) is log
         assert logs.offline_directories() == [target.path]
         append(log, "and on")
+
+
+async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: object, **kwargs: object) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+
+    async with started(disk, one, two) as logs:
+        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        append(log, "kept")
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.manager.load_log", damaged)
+        assert not await relocations(disk, logs).move(T0, target)
+        assert logs.get(T0) is log
+    monkeypatch.undo()
+    async with started(disk, one, two) as logs:
+        again = logs.get(T0)
+        assert again is not None
+        assert again.log_end_offset == 1
 
 
 async def test_copies_of_a_former_life_are_removed(disk: FileDisk, one: Path, two: Path) -> None:
