@@ -140,7 +140,7 @@ it and its arrival, the controller takes with it the only order to delete: files
 
 @pytest.fixture(autouse=True)
 def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "FRAME_OPERATIONS", OPERATIONS_PER_MULTI)
+    monkeypatch.setattr(bulk, "WRITE_FRAME", bulk.WRITE_FRAME._replace(operations=OPERATIONS_PER_MULTI))
 
 
 class Row(NamedTuple):

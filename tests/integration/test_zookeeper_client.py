@@ -204,12 +204,12 @@ async def test_a_held_fence_stops_everything(zk: ZooKeeperClient) -> None:
 
 async def test_a_conflict_fails_its_own_multi_only(zk: ZooKeeperClient) -> None:
     await zk.create("/fence", b"")
-    await zk.write_many([Create(f"/{i:04d}") for i in range(1500)])
-    await zk.set("/0700", b"changed by somebody")
-    results = await zk.write_many([Set(f"/{i:04d}", b"x", 0) for i in range(1500)], Fence("/fence", 0))
+    await zk.write_many([Create(f"/{i:04d}") for i in range(3000)])
+    await zk.set("/1700", b"changed by somebody")
+    results = await zk.write_many([Set(f"/{i:04d}", b"x", 0) for i in range(3000)], Fence("/fence", 0))
     failed = [i for i, result in enumerate(results) if isinstance(result, ZooKeeperError)]
-    assert failed == list(range(500, 1000))
-    assert [i for i in failed if isinstance(results[i], BadVersion)] == [700]
+    assert failed == list(range(1000, 2000))
+    assert [i for i in failed if isinstance(results[i], BadVersion)] == [1700]
 
 
 @pytest.mark.parametrize("address", ["real 3.5.8"], indirect=True)

@@ -198,7 +198,7 @@ async def until(what: str, condition: Callable[[], bool], timeout: float = 60) -
 async def test_no_change_is_missed_while_servers_are_killed(
     tmp_path: Path, scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "FRAME_OPERATIONS", BATCH)
+    monkeypatch.setattr(bulk, "READ_FRAME", bulk.READ_FRAME._replace(operations=BATCH))
     if why := available():
         pytest.fail(why)
     kills, random = scaled(4, 20), Random(5)

@@ -194,7 +194,7 @@ class Committer:
                 break
             results = await self.write([Delete(path) for path in pending])
             failed = [path for path, r in zip(pending, results, strict=True) if isinstance(r, ZooKeeperError)]
-            # One missing node fails its multi of 500: look at all of them at once, not at one culprit a round.
+            # One missing node fails its whole multi: look at all of them at once, not at one culprit a round.
             nodes = await self.read(failed)
             remaining = [path for path, node in zip(failed, nodes, strict=True) if node is not None]
             if remaining == pending:

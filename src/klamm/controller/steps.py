@@ -23,7 +23,7 @@ from klamm.model.ports import Op
 T = TypeVar("T")
 
 PARTITIONS_MAX: Final = 2_000
-"""Writes of one step: four multis of 500 in flight together, some 15 ms of our own work, far below the 50 ms for which
+"""Writes of one step: two multis of 1,000 in flight together, some 15 ms of our own work, far below the 50 ms for which
 the loop may be held."""
 
 

@@ -27,14 +27,14 @@ def sets_of(count: int, letter: str = "t") -> Sets:
 @pytest.mark.parametrize("chroot", ["", "/kafka", "/käfka"])
 @pytest.mark.parametrize("letter", ["t", "ü", "漢"])
 def test_sets_are_packed_as_their_objects(chroot: str, letter: str) -> None:
-    sets = sets_of(1_203, letter)
+    sets = sets_of(2_203, letter)
     columns = list(bulk.multis(sets, Chroot(chroot), [FENCE]))
     assert columns == list(bulk.multis(list(sets), Chroot(chroot), [FENCE]))
-    assert [body[:2] for body in columns] == [(0, 500), (500, 1_000), (1_000, 1_203)]
+    assert [body[:2] for body in columns] == [(0, 1_000), (1_000, 2_000), (2_000, 2_203)]
 
 
 def test_sets_that_are_too_many_bytes_for_a_frame_are_split() -> None:
-    sets = Sets([f"/n/{n}" for n in range(300)], [bytes(1_000)] * 300, [0] * 300)
+    sets = Sets([f"/n/{n}" for n in range(600)], [bytes(1_000)] * 600, [0] * 600)
     columns = list(bulk.multis(sets, Chroot(""), [FENCE]))
     assert columns == list(bulk.multis(list(sets), Chroot(""), [FENCE])) and len(columns) == 3
 
@@ -85,12 +85,13 @@ def test_an_error_in_a_read_names_its_path() -> None:
     assert caught.value.path == "/secret"
 
 
-async def test_on_a_server_sets_are_applied_or_say_who_is_to_blame() -> None:
+async def test_on_a_server_sets_are_applied_or_say_who_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = (AsyncioNetwork(), SystemClock(), random.Random(1))
     async with MemoryZooKeeper(*ports).running() as server:
         client = ZooKeeperClient(*ports, f"127.0.0.1:{server.port}/k", 6_000)
         async with client.running() as zk:
             await zk.ensure_path("/")
+            monkeypatch.setattr(bulk, "WRITE_FRAME", bulk.WRITE_FRAME._replace(operations=500))
             paths = [f"/n{n}" for n in range(1_001)]
             await zk.write_many([Create("/epoch"), *(Create(path, b"") for path in paths)])
             fence = Fence("/epoch", 0)

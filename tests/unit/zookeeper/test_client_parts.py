@@ -115,11 +115,12 @@ class TestWatchRegistry:
 
 class TestBulk:
     def test_split_by_count_and_by_bytes(self) -> None:
-        assert list(bulk.split([b"x"] * 1001)) == [(0, 500), (500, 1000), (1000, 1001)]
+        frame = bulk.Frame(500, 128 * 1024)
+        assert list(bulk.split([b"x"] * 1001, frame)) == [(0, 500), (500, 1000), (1000, 1001)]
         large = b"x" * 60_000
-        assert list(bulk.split([large] * 5)) == [(0, 2), (2, 4), (4, 5)]
-        assert list(bulk.split([b"x" * 500_000, b"y", b"z" * 500_000])) == [(0, 1), (1, 2), (2, 3)]
-        assert list(bulk.split([])) == []
+        assert list(bulk.split([large] * 5, frame)) == [(0, 2), (2, 4), (4, 5)]
+        assert list(bulk.split([b"x" * 500_000, b"y", b"z" * 500_000], frame)) == [(0, 1), (1, 2), (2, 3)]
+        assert list(bulk.split([], frame)) == []
 
     def test_nodes(self) -> None:
         header = jute.MULTI_HEADER.pack(OpCode.GET_DATA, False, 0)
@@ -194,7 +195,7 @@ class TestBulk:
             bulk.unpack_multi(body[: second + 3] + b"\x07" + body[second + 4 :], 4, ops, Chroot(""))
 
     def test_a_batch_beyond_the_bytes_of_a_frame_is_split_and_each_part_fenced(self) -> None:
-        ops = [Set(f"/{n}", b"x" * 60_000, n) for n in range(5)]
+        ops = [Set(f"/{n}", b"x" * 120_000, n) for n in range(5)]
         check = bulk.pack_ops([Check("/c", 1)], Chroot(""))[0]
         parts = list(bulk.multis(ops, Chroot(""), [Check("/c", 1)]))
         assert [(start, stop) for start, stop, _ in parts] == [(0, 2), (2, 4), (4, 5)]

@@ -1,7 +1,7 @@
 """Many operations in one request: how they are split, packed and read back. Pure, and made for 100,000 at a time.
 
-A frame holds 500 operations or 128 KiB, whichever comes first: beyond that only the latency of other sessions grows,
-their pings included (zookeeper.md section 7). Each result of a multi or multi-read begins with the same 13 bytes, be it
+A frame holds so many operations or so many bytes, whichever comes first: beyond that only the latency of other sessions
+grows, their pings included (ADR 0004). Each result of a multi or multi-read begins with the same 13 bytes, be it
 data (type, done, error, length), or an error (-1, done, code, code), so one unpack tells which.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from klamm.model.errors import MarshallingError, RuntimeInconsistency, ZooKeeperError
 from klamm.model.ports import (
@@ -32,8 +32,19 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.jute import OpCode
 
-FRAME_OPERATIONS: Final = 500
-FRAME_BYTES: Final = 128 * 1024
+
+class Frame(NamedTuple):
+    """The most that goes into one request."""
+
+    operations: int
+    bytes: int
+
+
+READ_FRAME: Final = Frame(500, 128 * 1024)
+WRITE_FRAME: Final = Frame(1000, 256 * 1024)
+"""Each transaction costs the server as much as a hundred sets in it, so writes come in larger ones, half as many in
+flight."""
+
 NO_NODE: Final = -101
 
 # Plain numbers: comparing with a member of an IntEnum costs more than the rest of the loop.
@@ -71,33 +82,33 @@ def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Itera
     """Bodies of the multis that do [start, stop) of `ops`, each after `first`. Packed as they are drawn, so that the
     server works on one while the next is made, and the loop is never held for all of them."""
     head = b"".join(pack_ops(first, chroot))
-    for base in range(0, len(ops), FRAME_OPERATIONS):
-        batch = ops[base : base + FRAME_OPERATIONS]
+    for base in range(0, len(ops), WRITE_FRAME.operations):
+        batch = ops[base : base + WRITE_FRAME.operations]
         whole = pack_sets(batch, chroot, head) if isinstance(batch, Sets) else None
         if whole is not None:
             yield base, base + len(batch), whole
         else:
-            yield from _bodies(base, len(batch), head, pack_ops(batch, chroot))
+            yield from _bodies(base, WRITE_FRAME, head, pack_ops(batch, chroot))
 
 
 def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterator[tuple[int, int, bytes]]:
     """The same for reads."""
-    for base in range(0, len(paths), FRAME_OPERATIONS):
-        batch = paths[base : base + FRAME_OPERATIONS]
+    for base in range(0, len(paths), READ_FRAME.operations):
+        batch = paths[base : base + READ_FRAME.operations]
         whole = pack_gets(batch, chroot) if opcode is OpCode.GET_DATA else None
         if whole is not None:
             yield base, base + len(batch), whole
         else:
-            yield from _bodies(base, len(batch), b"", pack_reads(opcode, batch, chroot))
+            yield from _bodies(base, READ_FRAME, b"", pack_reads(opcode, batch, chroot))
 
 
-def _bodies(base: int, count: int, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+def _bodies(base: int, frame: Frame, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
     """Mostly one: `split` costs as much as the packing, so it is asked only when the bytes do not fit."""
     whole = b"".join((head, *packed, jute.MULTI_END))
-    if len(whole) - len(head) - len(jute.MULTI_END) <= FRAME_BYTES:
-        yield base, base + count, whole
+    if len(whole) - len(head) - len(jute.MULTI_END) <= frame.bytes:
+        yield base, base + len(packed), whole
         return
-    for start, stop in split(packed):
+    for start, stop in split(packed, frame):
         yield base + start, base + stop, b"".join((head, *packed[start:stop], jute.MULTI_END))
 
 
@@ -141,7 +152,7 @@ def pack_sets(sets: Sets, chroot: Chroot, head: bytes) -> bytes | None:
             for path, said in zip(paths, zip(sets.data, sets.versions, strict=True), strict=True)
         ]
     )
-    return head + text.encode("latin-1") + jute.MULTI_END if len(text) <= FRAME_BYTES else None
+    return head + text.encode("latin-1") + jute.MULTI_END if len(text) <= WRITE_FRAME.bytes else None
 
 
 class _Begins(dict[int, str]):
@@ -189,7 +200,7 @@ def pack_gets(paths: Sequence[str], chroot: Chroot) -> bytes | None:
     if not "".join(absolute).isascii():
         return None
     text = "".join([f"{begins[len(path)]}{path}\0" for path in absolute])
-    return text.encode("latin-1") + jute.MULTI_END if len(text) <= FRAME_BYTES else None
+    return text.encode("latin-1") + jute.MULTI_END if len(text) <= READ_FRAME.bytes else None
 
 
 def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[bytes]:
@@ -199,11 +210,11 @@ def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[byt
     return [b"%b%b%b\0" % (header, lengths[len(raw)], raw) for raw in raws]
 
 
-def split(operations: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+def split(operations: Sequence[bytes], frame: Frame) -> Iterator[tuple[int, int]]:
     """Ranges [start, stop) of operations that go into one frame each."""
     start, size = 0, 0
     for index, operation in enumerate(operations):
-        if index > start and (index - start == FRAME_OPERATIONS or size + len(operation) > FRAME_BYTES):
+        if index > start and (index - start == frame.operations or size + len(operation) > frame.bytes):
             yield start, index
             start, size = index, 0
         size += len(operation)

@@ -56,7 +56,7 @@ from klamm.zookeeper.client.watches import WatchRegistry
 from klamm.zookeeper.jute import OpCode
 
 READS_IN_FLIGHT: Final = 8
-WRITES_IN_FLIGHT: Final = 4
+WRITES_IN_FLIGHT: Final = 2
 SINGLE_READS_IN_FLIGHT: Final = 800
 """Where the server has no multi-read."""
 LARGEST_OVERHEAD: Final = 16 * 1024
