@@ -97,9 +97,9 @@ class EmbeddedZooKeeper:
         jars: Path | None = None,
     ) -> None:
         """`force_sync=False` answers before the disk has the write: for tests. `lasting`: it serves longer than a
-        test, so it may start later by a third of a second for a third less work per write, and has its heap from the start
-        instead of growing it by full collections (ADR 0004). `settings` are
-        further zoo.cfg keys, `jars` a directory with those of another release."""
+        test, so it may start later by a third of a second for a third less work per write, and takes its heap at once
+        instead of growing it by full collections (ADR 0004). `settings` are further zoo.cfg keys, `jars` a directory
+        with those of another release."""
         self.data_dir = Path(data_dir)
         self.port = port
         self._chosen_by_us = port == 0
