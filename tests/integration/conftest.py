@@ -1,5 +1,5 @@
 """Clients of ZooKeeper below a chroot of each test's own: on our server, on the real one, and on a real one of 3.5.8,
-which has no multi-read (it comes with Apache Kafka 2.5.1)."""
+which has no multi-read (it comes with Apache Kafka 2.5.1); where a test asks for it by `indirect`, on an ensemble."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.testing.kafka_jars import kafka_jars
 from klamm.zookeeper.client import ZooKeeperClient
-from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 6000
@@ -32,6 +32,10 @@ async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         return
     if why := available():
         pytest.fail(why)  # the real server is the judge: without it this proves nothing
+    if request.param == "ensemble":
+        async with EmbeddedEnsemble(tmp_path_factory.mktemp("ensemble"), force_sync=False).running() as ensemble:
+            yield ensemble.connect_string
+        return
     jars = kafka_jars("2.5.1") if request.param == "real 3.5.8" else None
     async with EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), force_sync=False, jars=jars).running() as real:
         yield real.connect_string
