@@ -1,5 +1,9 @@
 """Flushes that logs ask for: one at a time per log, off the loop; what is asked meanwhile makes one more.
 
+Those that were asked for by a certain time take turns, one log after the other, as Kafka's log flusher does it: two
+seconds after thousands of logs began a leader epoch they are all due at once, and on all threads of the pool they would
+take the processor and the disk from the records.
+
 A flush writes by path. One that is still under way when its partition is deleted would write the epochs and snapshots
 of the former life into the directory of a successor of that name, so a successor waits for it.
 """
@@ -22,6 +26,8 @@ class FlushScheduler:
         self._running: dict[TopicPartition, asyncio.Task[None]] = {}
         self._again: set[TopicPartition] = set()
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._due: dict[TopicPartition, Log] = {}
+        self._turns: asyncio.Task[None] | None = None
         self._closed = False
 
     def flush_soon(self, log: Log) -> None:
@@ -31,6 +37,7 @@ class FlushScheduler:
         if partition in self._running:
             self._again.add(partition)
             return
+        self._due.pop(partition, None)
         task = asyncio.get_running_loop().create_task(self._flush(log), name=f"flush-{partition}")
         self._running[partition] = task
 
@@ -42,8 +49,20 @@ class FlushScheduler:
 
     def _timer_fired(self, log: Log) -> None:
         del self._timers[log.topic_partition]
-        if not log.failed and (log.recovery_point < log.log_end_offset or log.epochs.dirty):
-            self.flush_soon(log)
+        self._due[log.topic_partition] = log
+        if self._turns is None:
+            self._turns = asyncio.get_running_loop().create_task(self._take_turns(), name="flushes-due")
+
+    async def _take_turns(self) -> None:
+        try:
+            while self._due:
+                partition, log = next(iter(self._due.items()))
+                del self._due[partition]
+                if not log.failed and (log.recovery_point < log.log_end_offset or log.epochs.dirty):
+                    self.flush_soon(log)
+                    await self.settled([partition])
+        finally:
+            self._turns = None
 
     async def _flush(self, log: Log) -> None:
         partition = log.topic_partition
@@ -62,6 +81,7 @@ class FlushScheduler:
     def forget(self, partition: TopicPartition) -> None:
         """The log was deleted. A flush that runs ends by itself."""
         self._again.discard(partition)
+        self._due.pop(partition, None)
         timer = self._timers.pop(partition, None)
         if timer is not None:
             timer.cancel()
@@ -85,5 +105,6 @@ class FlushScheduler:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._due.clear()
         self._again.clear()
         await self.drain()

@@ -389,6 +389,41 @@ async def test_flush_ms_bounds_how_long_an_append_stays_unflushed(disk: FileDisk
         await _until(lambda: eager.recovery_point == 2)
 
 
+async def test_flushes_that_are_due_take_turns_and_one_that_is_asked_for_now_does_not_wait(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fail-over thousands are due at once, and would take the processor from the records."""
+    monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
+    async with started(disk, one) as logs:
+        due = [logs.get_or_create(tp(f"due-{n}"), CONFIG, is_new=True) for n in range(4)]
+        run, may_run, in_pool, most = disk.run, asyncio.Event(), 0, 0
+
+        async def held_up(job: Callable[[], object]) -> object:
+            nonlocal in_pool, most
+            in_pool += 1
+            most = max(most, in_pool)
+            await may_run.wait()
+            done = await run(job)
+            in_pool -= 1
+            return done
+
+        monkeypatch.setattr(disk, "run", held_up)
+        try:
+            for log in due:
+                log.epochs.assign(LeaderEpoch(7), 0)
+            await _until(lambda: in_pool == 1)
+            await asyncio.sleep(0.01)  # a timer after all of theirs
+            assert most == 1
+            logs.flush_soon(due[-1])
+            await _until(lambda: in_pool == 2)
+            logs.delete(tp("due-2"))
+        finally:
+            may_run.set()
+        await _until(lambda: not any(log.epochs.dirty for log in due if not log.deleted))
+        assert most == 2
+        assert due[2].epochs.dirty
+
+
 async def test_rolling_flushes_off_the_loop_and_moves_the_recovery_point(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
         log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
