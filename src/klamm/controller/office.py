@@ -43,7 +43,7 @@ PERSISTENT: Final = 0
 EPOCH_GAP: Final = 1_000
 """What is added where the epoch can only be guessed: more elections than nobody saw and that wrote no state."""
 VERSIONS_SKIPPED_MAX: Final = 10_000
-"""Of a node created anew, in one transaction: 0.4 MB of the 1 MB that ZooKeeper takes."""
+"""In one transaction: 0.4 MB of the 1 MB that ZooKeeper takes."""
 EPOCH_MAX: Final = INT_MAX - 1_000_000
 """Above it a number is junk: the epoch is an int32 on the wire and must have room to grow."""
 STATES_WINDOW: Final = 2_000
@@ -146,7 +146,13 @@ class Office:
         document = controller_znode.encode(self._me, self._clock.wall_ms())
         ops: list[Op] = [Delete(controller_znode.PATH, holder.version)] if holder is not None else []
         ops.append(Create(controller_znode.PATH, document, CreateMode.EPHEMERAL))
-        ops.append(Set(epoch_znode.PATH, epoch_znode.encode(epoch), known.zk_version))
+        written = epoch_znode.encode(epoch)
+        ops.append(Set(epoch_znode.PATH, written, known.zk_version))
+        if known.problem is not None:
+            # A healed epoch jumps. Its version goes along: should the number be lost once more, before any state was
+            # written under it, nothing else would tell a broker that has just started how far it was.
+            behind = min(epoch - known.zk_version - 1, VERSIONS_SKIPPED_MAX)
+            ops += [Set(epoch_znode.PATH, written)] * behind
         return ops
 
     async def _create_epoch(self) -> Epoch:
@@ -168,10 +174,10 @@ class Office:
         """Greater than any epoch that a broker may have heard: brokers refuse whoever comes with a lower one, and a
         state written under a greater one is not touched.
 
-        Every election sets the znode once, so its data version counts them: a number below the version was written by
-        hand. What we read ourselves at each change of holder counts too. Where the number is lost as well (junk, or a
-        node created anew), the greatest controller epoch in any partition's state is a lower bound only, since a
-        controller need not write a state; hence the gap.
+        Every election sets the znode once, a healing one as often as its epoch jumps, so the data version counts them:
+        a number below the version was written by hand. What we read ourselves at each change of holder counts too.
+        Where the number is lost as well (junk, or a node created anew), the greatest controller epoch in any
+        partition's state is a lower bound only, since a controller need not write a state; hence the gap.
         """
         floor = max(known.value, self._greatest_seen, known.zk_version)
         if known.problem is not None and known.value == INITIAL_CONTROLLER_EPOCH:

@@ -130,6 +130,19 @@ async def test_junk_in_the_epoch_is_healed_upwards(junk: str) -> None:
     assert won.zk_version == zk.tree.nodes["/controller_epoch"].version
 
 
+async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> None:
+    """Nothing was written under the healed one, and who comes next has seen nothing of it."""
+    zk = FakeZooKeeper()
+    with_state(zk, 40)
+    healed = []
+    for _ in range(3):
+        zk.put("/controller_epoch", "junk")
+        won = await office_on(zk).stand()
+        assert won is not None
+        healed.append(won.epoch)
+    assert healed == sorted(set(healed))
+
+
 async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
     zk = FakeZooKeeper()
     with_state(zk, 40)
