@@ -104,7 +104,9 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, 
             # Only now does the topic's configuration matter. Not looked at means no: the next trigger looks.
             unclean = UncleanElection(by_request or view.unclean_allowed.get(view.topic_of(partition), False))
             result = elect_offline(assigned, state.isr, online, unclean)
-        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
+        # One that is shutting down and led until now hears it too, else it would lead on until it is gone (KAFKA-7482).
+        last = state.leader if state.leader in view.shutting_down else None
+        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online or b == last))
 
     apart = {i for topic, allowed in view.unclean_allowed.items() if allowed for i in view.partitions_of(topic)}
     return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar() | apart)

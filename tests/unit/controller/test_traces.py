@@ -275,3 +275,14 @@ async def test_a_bounced_broker_fails_and_starts_with_its_new_epoch() -> None:
         assert scenario.state("t", 0) == (2, 1, [2], 1)
         epoch = scenario.zk.tree.nodes["/brokers/ids/1"].czxid
         assert {body.broker_epoch for broker, _, body in scenario.network.requests[-4:] if broker == 1} == {epoch}
+
+
+async def test_who_is_shutting_down_hears_that_it_leads_no_longer() -> None:
+    """KAFKA-7482. Its topic could not be read when it said goodbye, so nothing was taken from it then."""
+    async with Scenario().running(1, 2) as scenario:
+        await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
+        scenario.put_state("t", 0, leader=1, epoch=3, isr=[1, 2], controller=4)
+        await scenario.controller.controlled_shutdown(BrokerId(1), BrokerEpoch(-1))
+        talk = await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        assert scenario.state("t", 0) == (2, 4, [2], 1)
+        assert requests(talk, 1)[0] == "LeaderAndIsr {t-0 leader 2 e4 isr [2] v1}"
