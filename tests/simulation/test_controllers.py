@@ -21,7 +21,8 @@ RARE = (
     "controller-resigned",
     "ISR write of unknown outcome",
     "ISR write found by reading back",
-    "registration of a former session in the way",
+    "registration of a former session replaced",
+    "registration of a former life in the way",
     "stale broker epoch refused",
     "stale controller epoch refused",
     "reassignment-completed",
@@ -89,3 +90,10 @@ def test_the_command_tells_what_was_violated(monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 1
     assert "3.2 create /controller\nseed 6: S4 violated at 3.250 s: brokers 1 and 2 both lead\n" in result.stdout
     assert "1 of 2 seeds" in result.stdout
+
+
+def test_the_command_stops_at_the_first_violation_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds_module, "judge", lambda seed: Verdict(seed, None, "S4", "two leaders"))
+    options = ["--seed", "5", "--seeds", "9", "--processes", "1", "--fail-fast", "--json"]
+    document = json.loads(CliRunner().invoke(app, ["simulate", *options]).stdout)
+    assert [run["seed"] for run in document["runs"]] == [5]

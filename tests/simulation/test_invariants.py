@@ -137,6 +137,18 @@ PLANTED: dict[str, tuple[Callable[[], Wrong], Callable[[], Wrong]]] = {
         lambda: healed.one_controller([2], 2),
         lambda: healed.one_controller([2], 1),
     ),
+    "E1: a leader that a broker was never told": (
+        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}),
+        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}),
+    ),
+    "E1: a partition that a broker was never told of": (
+        lambda: invariants.has_heard(1, {}, {T0: LED}, {}),
+        lambda: invariants.has_heard(1, {T0: LED}, {}, {}),
+    ),
+    "E1: a former leader that leads on": (
+        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED}, {T0: 3}),
+        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED}, {T0: 2}),
+    ),
     "E1: a broker that is not registered": (
         lambda: healed.everybody_is_registered([1, 2], WHOLE),
         lambda: healed.everybody_is_registered([1, 2, 3], WHOLE),
@@ -306,10 +318,12 @@ def test_a_leader_from_outside_the_isr() -> None:
 
 def test_an_epoch_that_goes_back_or_has_no_owner() -> None:
     tree = Tree()
-    tree.write("/controller_epoch", b"5", BROKER)
+    tree.write("/controller_epoch", b"5", BROKER)  # of the same transaction
+    tree.checker.raise_violation()
+    tree.write("/controller_epoch", b"5", BROKER, zxid=2)
     tree.finds("S5")
     tree = Tree()
-    tree.write("/controller_epoch", b"6", ZOMBIE)
+    tree.write("/controller_epoch", b"6", ZOMBIE, zxid=2)
     tree.finds("S7")
 
 
@@ -379,6 +393,13 @@ def test_what_a_resigned_controller_counts() -> None:
     checker.on_controller(1, is_active=True, gauges=lambda: {"GlobalTopicCount": 3.0})
     with pytest.raises(Violation, match="S15"):
         checker.on_controller(1, is_active=False, gauges=lambda: {"GlobalTopicCount": 3.0})
+
+
+def test_what_a_broker_has_not_heard_though_nothing_waits() -> None:
+    checker = Tree().checker
+    checker.on_rest(2, {T0: LED}, CACHE, {})
+    with pytest.raises(Violation, match="E1"):
+        checker.on_rest(2, {T0: LED._replace(leader_epoch=4)}, CACHE, {})
 
 
 def test_a_controller_that_failed() -> None:

@@ -66,7 +66,7 @@ class SimulatedBroker:
         self._checker = checker
         self._trouble = trouble
         self.epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
-        self._controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
+        self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
         self.roles: dict[TopicPartition, Role] = {}
         self.offline: set[TopicPartition] = set()
         """On a failed log directory."""
@@ -87,6 +87,9 @@ class SimulatedBroker:
 
     def led(self) -> list[TopicPartition]:
         return sorted(n for n, r in self.roles.items() if r.state.leader == self.id and n not in self.offline)
+
+    def leads(self) -> dict[TopicPartition, LeaderEpoch]:
+        return {name: self.roles[name].state.leader_epoch for name in self.led()}
 
     async def handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
         if header.api_key not in _OBEYED:
@@ -125,14 +128,14 @@ class SimulatedBroker:
 
     def _fence(self, api_key: ApiKey, request: Any) -> ErrorCode:
         asked = Fence(BrokerEpoch(request.broker_epoch), ControllerEpoch(request.controller_epoch))
-        known = Fence(self.epoch, self._controller_epoch)
+        known = Fence(self.epoch, self.controller_epoch)
         if asked.broker_epoch != UNKNOWN_BROKER_EPOCH and asked.broker_epoch < known.broker_epoch:
             self._checker.reached("stale broker epoch refused")
             return ErrorCode.STALE_BROKER_EPOCH
         if asked.controller_epoch < known.controller_epoch:
             self._checker.reached("stale controller epoch refused")
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        self._controller_epoch = asked.controller_epoch
+        self.controller_epoch = asked.controller_epoch
         self._checker.on_obeyed(self.id, api_key, asked, known)
         return ErrorCode.NONE
 

@@ -19,12 +19,13 @@ from klamm.model.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
+    LeaderEpoch,
     TopicPartition,
 )
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Clock
 from klamm.simulation import invariants
-from klamm.simulation.healed import name_of_state
+from klamm.simulation.healed import Metadata, name_of_state
 from klamm.simulation.invariants import Fence, Leadership, Wrong
 from klamm.wire.apis import ApiKey
 from klamm.zookeeper.server.tree import Node
@@ -70,7 +71,9 @@ class Checker:
         """With which the znode was created, and set until its version is as high."""
         self.elections = 0
         self._elected_session = OPERATOR_SESSION
+        self._elected_at = 0
         self._broker_epochs: dict[BrokerId, BrokerEpoch] = {}
+        self._registered_by: dict[BrokerId, int] = {}
         self._states: dict[TopicPartition, tuple[LeaderAndIsr, int]] = {}
         self._written: dict[TopicPartition, set[tuple[LeaderAndIsr, int]]] = {}
         self._assigned: dict[str, dict[int, Assignment]] = {}
@@ -138,8 +141,8 @@ class Checker:
             self.require("S7", wrong)
         if path == epoch_znode.PATH and node is not None:
             self._on_controller_epoch(node, kind, session)
-        elif path.startswith(f"{broker_id.PARENT}/") and kind == "create" and node is not None:
-            self._on_registration(path, node)
+        elif path.startswith(f"{broker_id.PARENT}/"):
+            self._on_registration(path, node, kind, session)
         elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
             self._on_topic(path, node)
 
@@ -152,24 +155,31 @@ class Checker:
             self._first_epoch = epoch
         if session == OPERATOR_SESSION or epoch == self._first_epoch:
             return  # created, for the election that follows
+        if node.mzxid == self._elected_at:
+            return  # the version goes up with the epoch, in the same transaction
         self.require("S5", invariants.controller_epoch_rises(self.controller_epoch, epoch))
         owner = self._nodes.get(controller_znode.PATH)
         if owner is None or owner.owner != session:
             self.require("S7", f"controller epoch {epoch} was begun by a session that does not hold /controller")
         self.controller_epoch = epoch
         self._elected_session = session
+        self._elected_at = node.mzxid
         self.elections += 1
 
-    def _on_registration(self, path: str, node: Node) -> None:
+    def _on_registration(self, path: str, node: Node | None, kind: str, session: int) -> None:
         try:
             broker = broker_id.id_of(path)
         except ZNodeError:
             return
-        epoch = BrokerEpoch(node.czxid)
-        before = self._broker_epochs.get(broker)
-        if before is not None:
-            self.require("S5", invariants.broker_epoch_rises(broker, before, epoch))
-        self._broker_epochs[broker] = epoch
+        if node is None and session not in (OPERATOR_SESSION, self._registered_by.get(broker)):
+            self.reached("registration of a former session replaced")
+        if kind == "create" and node is not None:
+            epoch = BrokerEpoch(node.czxid)
+            before = self._broker_epochs.get(broker)
+            if before is not None:
+                self.require("S5", invariants.broker_epoch_rises(broker, before, epoch))
+            self._broker_epochs[broker] = epoch
+            self._registered_by[broker] = node.owner
 
     def _on_topic(self, path: str, node: Node | None) -> None:
         topic = path.rpartition("/")[2]
@@ -249,6 +259,17 @@ class Checker:
     def on_controller(self, broker: BrokerId, *, is_active: bool, gauges: Callable[[], Mapping[str, float]]) -> None:
         if not is_active:
             self.require("S15", invariants.resigned_is_empty(broker, is_active=is_active, gauges=gauges()))
+
+    def on_rest(
+        self,
+        broker: BrokerId,
+        decided: Mapping[TopicPartition, LeaderAndIsr],
+        metadata: Metadata,
+        leads: Mapping[TopicPartition, LeaderEpoch],
+    ) -> None:
+        """The controller has nothing to do, and this broker nothing to hear."""
+        told = {name: known[0] for name, known in metadata.partitions.items()}
+        self.require("E1", invariants.has_heard(broker, decided, told, leads))
 
 
 def controller_epoch_of(frame: bytes) -> ControllerEpoch | None:

@@ -207,6 +207,21 @@ class SimulatedCluster:
         for node in self.nodes:
             if node.controller is not None:
                 self.checker.on_controller(node.id, is_active=node.acts, gauges=partial(gauges_of, node))
+                self._look_at_brokers_of(node)
+
+    def _look_at_brokers_of(self, acting: Node) -> None:
+        """Unless they are about to hear more, or somebody newer than this controller has spoken to them."""
+        term = acting.term_at_rest
+        if term is None:
+            return
+        decided = healed.decided_by(term.context, self.operator.edited_states)
+        for broker, live in term.context.brokers.items():
+            heard = self._by_id[broker].broker if broker not in term.context.suspects else None
+            if heard is not None and (heard.epoch, heard.controller_epoch) == (live.epoch, term.epoch):
+                # A replica that was given up while its broker was away is nobody's, in Kafka too (KIP-550).
+                mine = {term.context.name_of(i) for i in term.context.partitions_on(broker)}
+                leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}
+                self.checker.on_rest(broker, decided, heard.metadata, leads)
 
     async def _heal(self) -> None:
         """No more faults, everybody runs, the operator has mended what only people can: then all must come right."""
@@ -215,7 +230,7 @@ class SimulatedCluster:
         self.faults.lose_request = self.faults.lose_reply = 0.0
         self.faults.delay_max = 0.02
         self.operator.mend()
-        if self.operator.states_were_edited:
+        if self.operator.edited_states:
             self.operator.move_controller()  # nobody watches states: who edits them has them loaded again
         for node in self.nodes:
             if node.offline():

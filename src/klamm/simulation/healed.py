@@ -81,6 +81,18 @@ def of_context(context: ControllerContext) -> Picture:
     )
 
 
+def decided_by(context: ControllerContext, edited: Collection[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+    """What every broker is told. Of a topic that is being deleted they hear something else; and of an edited state what
+    it says when the controller comes to look at it."""
+    return {
+        name: state
+        for i in context.all_partitions()
+        if (state := context.state_of(i)) is not None
+        and context.topic_of(i) not in context.deleting
+        and (name := context.name_of(i)) not in edited
+    }
+
+
 def name_of_state(path: str) -> TopicPartition | None:
     match path.split("/"):
         case ["", "brokers", "topics", topic, "partitions", number, "state"]:

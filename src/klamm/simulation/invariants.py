@@ -1,8 +1,9 @@
 """What must hold after every event, each a pure function: facts in, what is wrong with them out, None if nothing is.
 
 Numbers are those of the reliability reference. S4 to S7 judge what ZooKeeper took, S8 what a broker obeyed, S15 what a
-controller without office did. Design section 6 adds three: a leader comes out of the ISR unless an unclean election
-was allowed; no replica that is needed is deleted; brokers hear nothing that ZooKeeper does not hold.
+controller without office did, E1 what brokers have heard. Design section 6 adds three: a leader comes out of the ISR
+unless an unclean election was allowed; no replica that is needed is deleted; brokers hear nothing that ZooKeeper does
+not hold.
 
 A topic that is created again begins at leader epoch 0, as Kafka's do, so epochs are compared within one life of a topic
 (the czxid of its znode), not across lives.
@@ -177,6 +178,24 @@ def sender_is_active(sender: str, request_epoch: ControllerEpoch, own_epoch: Con
         return None
     office = "holds no office" if own_epoch is None else f"acts under epoch {own_epoch}"
     return f"{sender} sent a request of controller epoch {request_epoch}, but {office}"
+
+
+def has_heard(
+    broker: BrokerId,
+    decided: Mapping[TopicPartition, LeaderAndIsr],
+    told: Mapping[TopicPartition, LeaderAndIsr],
+    leads: Mapping[TopicPartition, LeaderEpoch],
+) -> Wrong:
+    """E1, and not only in the end: while no event and no request waits, every broker that is registered, shutting down
+    or not, knows all leaders of its controller, and leads nothing any more that another one leads (KAFKA-7482). Where
+    nobody leads it stays what it was, having nobody to follow, as in Kafka."""
+    for name, state in decided.items():
+        known = told.get(name)
+        if known is None or (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
+            return f"broker {broker} was never told {state} of {name}, it knows {known}"
+        if leads.get(name, state.leader_epoch) < state.leader_epoch and state.leader != NO_LEADER:
+            return f"broker {broker} still leads {name} in epoch {leads[name]}, it was never told {state}"
+    return None
 
 
 def resigned_is_empty(broker: BrokerId, *, is_active: bool, gauges: Mapping[str, float]) -> Wrong:

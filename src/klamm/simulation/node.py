@@ -8,17 +8,20 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from klamm.controller.controller import Controller
+from klamm.controller.events import ControllerState
+from klamm.controller.term import Term
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig
-from klamm.model.errors import KafkaError, NodeExists, ZooKeeperError
+from klamm.model.errors import ConfigError, KafkaError, NodeExists, ZooKeeperError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import CreateMode
 from klamm.net.listener import Listener
+from klamm.server.registration import Registration
 from klamm.simulation.broker import SimulatedBroker, Trouble
 from klamm.simulation.isr import IsrUpkeep
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.client import ZooKeeperClient
-from klamm.zookeeper.znodes import broker_id, log_dir_event, registration
+from klamm.zookeeper.znodes import log_dir_event
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ LISTENER: Final = "PLAINTEXT"
 SESSION_TIMEOUT_MS: Final = 6_000
 FRAME_BYTES_MAX: Final = 100 << 20
 SHUTDOWN_TRIES: Final = 3
+LINGERS_SECONDS: Final = 3.0
 
 
 class Node:
@@ -56,6 +60,15 @@ class Node:
     def acts(self) -> bool:
         """As controller."""
         return self.controller is not None and self.controller.is_active
+
+    @property
+    def term_at_rest(self) -> Term | None:
+        """Its term, if it leads, no event waits, and every request was answered."""
+        controller = self.controller
+        if controller is None or controller._queue.state is not ControllerState.IDLE or len(controller._queue):
+            return None
+        unanswered = self.metrics.value("kafka.controller", "ControllerChannelManager", "TotalQueueSize")
+        return None if unanswered else controller._term
 
     # --- life ---
 
@@ -88,11 +101,12 @@ class Node:
         await self.kill()
 
     async def _run(self) -> None:
-        """As under a supervisor: a start that failed for ZooKeeper's sake is tried again. Anything else is a bug."""
+        """As under a supervisor: a start that failed for ZooKeeper's sake, or because our former life is registered
+        longer than it may be, or unreadably, is tried again. Anything else is a bug."""
         while True:
             try:
                 await self._live()
-            except ZooKeeperError as error:
+            except (ZooKeeperError, ConfigError) as error:
                 self._cluster.checker.note("start failed", self.id, type(error).__name__)
                 await asyncio.sleep(1)
             except Exception as error:
@@ -128,20 +142,17 @@ class Node:
             )
             await listener.bind()
             stack.push_async_callback(listener.close)
-            document = broker_id.encode(
-                Broker(self.id, (Endpoint(LISTENER, self.host, BROKER_PORT),)), cluster.clock.wall_ms()
-            )
+            me = Broker(self.id, (Endpoint(LISTENER, self.host, BROKER_PORT),))
+            registration = Registration(zk, cluster.clock, me)
 
             async def register() -> None:
-                while True:
-                    try:
-                        broker.epoch = await registration.register(zk, self.id, document)
-                        return
-                    except NodeExists:
-                        cluster.checker.reached("registration of a former session in the way")
-                        await asyncio.sleep(0.5)  # our former life's session has not ended yet
+                try:
+                    broker.epoch = await registration.again()
+                except NodeExists:
+                    cluster.checker.reached("registration of a former life in the way")
+                    raise
 
-            await register()
+            broker.epoch = await registration.first()
             listener.serve()
             self.broker = broker
             upkeep = IsrUpkeep(broker, zk, rng, cluster.checker, cluster.fetches)
@@ -182,6 +193,8 @@ class Node:
                 except (KafkaError, ConnectionError):
                     pass
             await asyncio.sleep(0.5)
+        await asyncio.sleep(self._cluster.random.uniform(0, LINGERS_SECONDS))  # there is more to close than leaderships
+        self._cluster.look()
         if self.life == life and self.runs:
             await self.leave()
             self.start_later(self._cluster.random.uniform(0.1, 8.0))

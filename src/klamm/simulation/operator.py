@@ -59,7 +59,7 @@ class Operator:
         self._calls: set[asyncio.Task[None]] = set()
         self._created = 0
         self._epoch_deleted = False
-        self.states_were_edited = False
+        self.edited_states: set[TopicPartition] = set()
         self.removed_by_hand: set[str] = set()
         """Topics whose names are not used again: without an id, nobody can tell the new topic from the old one."""
 
@@ -209,7 +209,7 @@ class Operator:
     def junk_state(self) -> None:
         names = [name for name in self._some_partitions() if partition_state.path(name) in self._hands.nodes]
         if names:
-            self.states_were_edited = True
+            self.edited_states.add(names[0])
             self._overwrite(partition_state.path(names[0]))
 
     def junk_registration(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from klamm.simulation.node import SESSION_TIMEOUT_MS, ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
@@ -28,6 +29,7 @@ class Troubles:
             "crash of the controller": self.crash_controller,
             "bounce": self.bounce,
             "expiry": self.expiry,
+            "session given up": self.session_given_up,
             "connection cut": self.connection_cut,
             "partition": self.partition,
             "stall": self.stall,
@@ -69,6 +71,20 @@ class Troubles:
             victim = self._random.choice(victims)
             assert victim.zk is not None
             self._cluster.server.expire(victim.zk.session_id)
+
+    async def session_given_up(self) -> None:
+        """By its process, which cannot reach ZooKeeper; but ZooKeeper lets the session live on (ZOOKEEPER-2985), and
+        whoever comes back finds the ephemerals of his former session in the way (KAFKA-7165)."""
+        victims = [node for node in self._running() if node.zk is not None and node.zk.session_id]
+        if victims:
+            victim, network = self._random.choice(victims), self._cluster.network
+            assert victim.zk is not None
+            seconds = self._random.uniform(1.4, 2) * SESSION_SECONDS
+            self._keep_alive(victim.zk.session_id, seconds + self._random.uniform(0, SESSION_SECONDS))
+            for zookeeper in self._cluster.zookeepers:
+                network.cut(victim.host, zookeeper)
+                network.cut(zookeeper, victim.host)
+                self._later(seconds, partial(network.mend, victim.host, zookeeper))
 
     async def connection_cut(self) -> None:
         victims = [node for node in self._running() if node.zk is not None]
