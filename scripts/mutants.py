@@ -2,29 +2,22 @@
 
     python scripts/mutants.py [word ...]     only the mutants whose name, file or tests contain one of the words
 
-A list of small mistakes that were made or feared; each names the tests that stand against it. The checkout is never
-touched. First all the tests run without any mistake, so that a broken environment does not pass for a caught one. A
-mistake whose text is not found exactly once fails too: the code has moved on, and the list must follow it.
+A list of small mistakes that were made or feared; each names the tests that stand against it. First all the tests run
+without any mistake, so that a broken environment does not pass for a caught one.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from mistakes import RED, ROOT, TextNotFoundOnce, copied_tree, mistake, run_tests
+
 LIST = ROOT / "tests" / "mutants.toml"
-COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "Makefile")
-SECONDS_PER_TEST = 60
-RED = 1  # pytest's code for failed tests; any other means that they could not be run
 
 
 class Mutant(NamedTuple):
@@ -35,33 +28,13 @@ class Mutant(NamedTuple):
     tests: list[str]
 
 
-def copy_tree(target: Path) -> None:
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            shutil.copy(source, target / name)
-
-
-def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """With the copy's modules in front of the installed ones; without byte code, which could outlive a mistake."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={SECONDS_PER_TEST}"]
-    return subprocess.run([*command, *tests], cwd=tree, env=environment, capture_output=True, text=True, check=False)
-
-
 def judge(tree: Path, mutant: Mutant) -> str | None:
     """What is wrong, or None when the tests caught it."""
-    path = tree / mutant.file
-    original = path.read_text()
-    if (found := original.count(mutant.old)) != 1:
-        return f"its text is in {mutant.file} {found} times"
-    path.write_text(original.replace(mutant.old, mutant.new))
     try:
-        result = run_tests(tree, mutant.tests)
-    finally:
-        path.write_text(original)
+        with mistake(tree, mutant.file, mutant.old, mutant.new):
+            result = run_tests(tree, mutant.tests)
+    except TextNotFoundOnce as error:
+        return str(error)
     if result.returncode == RED:
         return None
     if result.returncode == 0:
@@ -72,9 +45,7 @@ def judge(tree: Path, mutant: Mutant) -> str | None:
 def main(words: Sequence[str]) -> int:
     listed = [Mutant(**entry) for entry in tomllib.loads(LIST.read_text())["mutant"]]
     wanted = [m for m in listed if not words or any(word in f"{m.name} {m.file} {m.tests}" for word in words)]
-    with tempfile.TemporaryDirectory(prefix="klamm-mutants-") as directory:
-        tree = Path(directory)
-        copy_tree(tree)
+    with copied_tree() as tree:
         clean = run_tests(tree, sorted({test for mutant in wanted for test in mutant.tests}))
         if clean.returncode != 0:
             print(f"the tests fail without any mistake:\n{clean.stdout[-4000:]}{clean.stderr[-2000:]}")
