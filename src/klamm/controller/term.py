@@ -337,7 +337,8 @@ class Term:
         assignments = await self._reader.assignments(new)
         if gone:
             await self.runner.run(topics.forget_topics(gone, f"topics {gone[:5]} are gone from ZooKeeper"))
-            self._enqueue(TopicDeletion())  # a marker may have outlived its topic
+            self._enqueue(TopicDeletion())  # a marker may have outlived its topic,
+            self._enqueue(ZkPartitionReassignment())  # and so may a request to move it
         created: list[PartitionIndex] = []
         for topic, assignment in assignments.items():
             context.add_topic(topic, assignment.topic_id)

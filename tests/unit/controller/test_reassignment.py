@@ -469,6 +469,15 @@ async def test_the_znode_asks_and_goes_when_all_is_done() -> None:
         assert (ZNODE in scenario.zk.tree.nodes, assigned(scenario)) == (False, ([3, 2], [], []))
 
 
+async def test_a_request_does_not_outlive_its_topic() -> None:
+    """It would block every request after it (KAFKA-9478)."""
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await scenario.after(lambda: scenario.zk.put(ZNODE, znode(("t", 0, [2, 3]))))
+        await scenario.after(lambda: scenario.zk.remove("/brokers/topics/t"))
+        assert ZNODE not in scenario.zk.tree.nodes
+
+
 @pytest.mark.case("RAS-02")
 async def test_the_znode_asks_for_what_is() -> None:
     async with Scenario().running(1) as scenario:
