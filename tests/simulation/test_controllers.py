@@ -22,7 +22,6 @@ RARE = (
     "ISR write of unknown outcome",
     "ISR write found by reading back",
     "registration of a former session replaced",
-    "registration of a former life in the way",
     "stale broker epoch refused",
     "stale controller epoch refused",
     "reassignment-completed",

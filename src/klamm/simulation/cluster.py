@@ -38,6 +38,9 @@ CREATED_AT_ONCE: Final = 2
 HEALING_SECONDS_MAX: Final = 150.0
 """The slow retry comes every 30 s, a call times out after 30 s, a crashed node is back after 12 s."""
 KIND_IS_ON: Final = 0.6
+CLOSE_UPON_ANOTHER: Final = 0.4
+CLOSE_SECONDS: Final = 0.3
+"""As long as an answer of ZooKeeper may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +145,23 @@ class SimulatedCluster:
         await asyncio.sleep(self.random.uniform(0, BEGIN_SECONDS))
         for _ in range(CREATED_AT_ONCE):
             self.operator.create()
-        times = sorted(
-            self.random.uniform(BEGIN_SECONDS, self.scenario.seconds) for _ in range(self.scenario.happenings)
-        )
-        for moment in times:
+        for moment in self._moments():
             await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
             name, happen = self.random.choice(happenings)
             self.checker.note(name)
             self.checker.reached(name)
             await happen()
             self.look()
+
+    def _moments(self) -> list[float]:
+        """Many by themselves; some close upon another, because what meets an event half done is what breaks things."""
+        moments: list[float] = []
+        for _ in range(self.scenario.happenings):
+            if moments and self.random.random() < CLOSE_UPON_ANOTHER:
+                moments.append(moments[-1] + self.random.uniform(0, CLOSE_SECONDS))
+            else:
+                moments.append(self.random.uniform(BEGIN_SECONDS, self.scenario.seconds))
+        return sorted(moments)
 
     def _chosen(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Kinds of this seed: some, each alone as likely as another; to ask and to fail in equal parts."""

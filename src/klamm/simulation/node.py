@@ -12,7 +12,7 @@ from klamm.controller.events import ControllerState
 from klamm.controller.term import Term
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig
-from klamm.model.errors import ConfigError, KafkaError, NodeExists, ZooKeeperError
+from klamm.model.errors import ConfigError, KafkaError, ZooKeeperError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import CreateMode
 from klamm.net.listener import Listener
@@ -125,7 +125,7 @@ class Node:
         )
         async with AsyncExitStack() as stack:
             zk = ZooKeeperClient(network, cluster.clock, rng, config.zookeeper_connect, SESSION_TIMEOUT_MS)
-            await _connect(zk)
+            await zk.start()
             self.zk = zk
             stack.push_async_callback(zk.close)
             for path in PERSISTENT_PATHS:
@@ -146,11 +146,7 @@ class Node:
             registration = Registration(zk, cluster.clock, me)
 
             async def register() -> None:
-                try:
-                    broker.epoch = await registration.again()
-                except NodeExists:
-                    cluster.checker.reached("registration of a former life in the way")
-                    raise
+                broker.epoch = await registration.again()
 
             broker.epoch = await registration.first()
             listener.serve()
@@ -216,15 +212,6 @@ class Node:
 
     def offline(self) -> set[TopicPartition]:
         return set() if self.broker is None else self.broker.offline
-
-
-async def _connect(zk: ZooKeeperClient) -> None:
-    while True:
-        try:
-            await zk.start()
-            return
-        except ZooKeeperError:
-            await asyncio.sleep(0.2)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
