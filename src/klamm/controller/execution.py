@@ -234,7 +234,7 @@ class StepRunner:
             context.put_state(partition, state, version)
         context.move_partitions(list(foreign), PartitionState.OFFLINE)
         if foreign:
-            batch.add_metadata(context, None, foreign)  # nobody may be able to lead them for now; they exist all the same
+            batch.add_metadata(context, None, foreign)  # nobody may be able to lead them now; they exist all the same
 
     async def _move(self, step: Move, batch: RequestBatch) -> None:
         context = self._context
