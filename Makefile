@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test interop soak cases mutants jars check fmt lock clean bench
+.PHONY: help install up test interop soak cases mutants planted jars check fmt lock clean bench
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ cases: $(STAMP)  ## behaviour case -> the tests that prove it; red when a landed
 
 mutants: jars  ## known mistakes, made one by one in a copy: each must turn its tests red; ARGS picks some by a word
 	@$(BIN)/python scripts/mutants.py $(ARGS)
+
+planted: $(STAMP)  ## bugs of Kafka's history, made one by one in a copy: the unit tests pass, the simulation must not
+	@$(BIN)/python scripts/planted.py $(ARGS)
 
 jars: $(STAMP)  ## Apache Kafka's and Spark's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
