@@ -23,11 +23,17 @@ from typing import NamedTuple
 
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.deletion import resume_deletions
-from klamm.controller.leadership import epoch_rule, reassigned_rule, removal_rule, unless_last_in_sync
+from klamm.controller.leadership import (
+    elect_leaderless,
+    epoch_rule,
+    reassigned_rule,
+    removal_rule,
+    unless_last_in_sync,
+)
 from klamm.controller.states import PartitionState, ReplicaState
 from klamm.controller.steps import Assign, ChangeStates, Decision, Move, chunked
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
 
 
@@ -131,6 +137,9 @@ def start(
             # The lists that brokers hear meanwhile are the new ones; the znode's turn comes when the replicas are gone.
             yield Assign(cause=cause, assignments={i: accepted[i] for i in before}, durable=False)
             yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
+            # One that was added may lead by now: then nobody does any more, and it is elected like after any loss.
+            without_leader = [i for i in before if view.leader_of(i) == NO_LEADER]
+            yield Move(cause=cause, partitions=[(without_leader, PartitionState.OFFLINE)])
             yield Assign(cause=cause, assignments=before, durable=False)
         ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
         still = {i: assignment for i, assignment in ready.items() if not assignment.is_being_reassigned}
@@ -139,6 +148,8 @@ def start(
         begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]
         if still:
             yield Move(cause=cause, metadata=[i for i in begun if i in still])
+        if before:
+            yield from elect_leaderless(view, controller_epoch, cause)
         moving = [i for i in begun if i not in still]
         complete = [i for i in moving if what_is_left(view, i).stage is Stage.COMPLETE]
         yield from _add(view, controller_epoch, [i for i in moving if i not in complete], cause)

@@ -29,7 +29,9 @@ from klamm.simulation.trouble import Troubles
 from klamm.zookeeper.server.faults import SeededFaults
 from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
+from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes import controller as controller_znode
+from klamm.zookeeper.znodes import topic as topic_znode
 
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ class SimulatedCluster:
             self.clock,
             random.Random(f"{scenario.seed} zookeeper"),
             faults=self.faults,
-            on_write=lambda kind, path, session: self.checker.on_write(kind, path, session),
+            on_write=self._on_write,
         )
         self.fast_failover = rng.random() < 0.5
         self.follower_lag = rng.choice((0.0, 0.0, 0.05, 0.5))
@@ -206,8 +208,19 @@ class SimulatedCluster:
         if record.event == "topic-deleted":
             acting = self._by_id[record.broker].controller
             known = acting.statistics().live_brokers if acting is not None else ()
-            if any(node.broker is not None and node.id not in known for node in self.nodes):
+            registered = self.hands.children(broker_id.PARENT)
+            unknown = [node for node in self.nodes if node.id not in known or str(node.id) not in registered]
+            if any(node.broker is not None for node in unknown):
                 self._deleted_unheard.add(record.detail)
+
+    def _on_write(self, kind: str, path: str, session: int) -> None:
+        self.checker.on_write(kind, path, session)
+        if kind == "delete" and path.startswith(f"{broker_id.PARENT}/"):
+            for node in self.nodes:
+                if node.broker is not None and path == broker_id.path(node.id):
+                    # What waits for it is dropped, and with it the word that a topic is gone.
+                    cached = {name.topic for name in node.broker.metadata.partitions}
+                    self._deleted_unheard |= {t for t in cached if topic_znode.path(t) not in self.hands.nodes}
 
     # --- looking ---
 

@@ -355,6 +355,29 @@ async def test_cancel_when_the_added_replica_leads() -> None:
             assert "StopReplica2 t-0 delete e-1" in requests(talk, broker)
 
 
+async def test_override_when_the_added_replica_leads() -> None:
+    async with Scenario().running(1, 2, 3, 4) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [3, 4])
+        scenario.put_state("t", 0, 3, 8, [3, 2], 5)
+        assert await alter(scenario, [4, 2]) is None
+        assert assigned(scenario) == ([4, 2, 1], [4], [1])
+        assert (scenario.state("t", 0)[0], scenario.state("t", 0)[2]) == (2, [2])
+        assert scenario.controller.statistics().counts.offline_partitions == 0
+
+
+async def test_an_override_that_leaves_nobody_to_lead_waits_for_the_one_in_sync() -> None:
+    async with Scenario().running(1, 2, 3, 4) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [3, 4])
+        await scenario.after(lambda: scenario.stop_broker(2))
+        scenario.put_state("t", 0, 3, 20, [3, 2], 5)
+        assert await alter(scenario, [4, 2]) is None
+        assert scenario.state("t", 0)[0] == -1
+        await scenario.after(lambda: scenario.start_broker(2))
+        assert scenario.state("t", 0)[0] == 2
+
+
 async def test_no_replica_is_given_up_if_it_alone_has_the_records() -> None:
     async with Scenario().running(1, 2, 3, 4) as scenario:
         await prepared(scenario)
