@@ -181,6 +181,10 @@ PLANTED: dict[str, tuple[Callable[[], Wrong], Callable[[], Wrong]]] = {
         lambda: healed.metadata_is_zookeeper(2, CACHE, Picture(WHOLE.brokers, {}, {}), {"t"}),
         lambda: healed.metadata_is_zookeeper(2, CACHE, Picture(WHOLE.brokers, {}, {})),
     ),
+    "E1: a topic in a cache that was deleted unheard, and is there again": (
+        lambda: healed.metadata_is_zookeeper(2, CACHE, WHOLE, {"t"}),
+        lambda: healed.metadata_is_zookeeper(2, CACHE._replace(partitions={}), WHOLE, {"t"}),
+    ),
     "E3: a marker is left": (
         lambda: healed.nothing_is_left(["/admin/delete_topics"], WHOLE),
         lambda: healed.nothing_is_left(["/admin/delete_topics", "/admin/delete_topics/t"], WHOLE),

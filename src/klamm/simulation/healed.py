@@ -138,7 +138,7 @@ def metadata_is_zookeeper(
         for name, assignment in zookeeper.assignments.items()
         if name in zookeeper.states
     }
-    found = {name: known for name, known in cache.partitions.items() if name.topic not in unheard}
+    found = {name: known for name, known in cache.partitions.items() if name in expected or name.topic not in unheard}
     return next(_different(f"the metadata of broker {broker}", "partition", found, expected), None)
 
 

@@ -58,7 +58,7 @@ class Operator:
         self._mends: list[Callable[[], None]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._created = 0
-        self._epoch_deleted = False
+        self._epoch_lost = False
         self.edited_states: set[TopicPartition] = set()
         self.removed_by_hand: set[str] = set()
         """Topics whose names are not used again: without an id, nobody can tell the new topic from the old one."""
@@ -227,13 +227,15 @@ class Operator:
 
     def junk_epoch(self) -> None:
         if epoch_znode.PATH in self._hands.nodes:
+            self._epoch_lost = True
             self._hands.put(epoch_znode.PATH, self._random.choice(JUNK))
 
     def delete_epoch(self) -> None:
         """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were.
-        And once: the epoch that healing led to may be in no state yet, and then a second time leaves no trace of it."""
-        if not self._epoch_deleted and any(name_of_state(path) is not None for path in self._hands.nodes):
-            self._epoch_deleted = True
+        And once, and not after junk: the epoch that healing led to may be in no state yet, and then nothing is left of
+        it. (Junk may follow: it leaves the version.)"""
+        if not self._epoch_lost and any(name_of_state(path) is not None for path in self._hands.nodes):
+            self._epoch_lost = True
             self._hands.remove(epoch_znode.PATH)
 
     def mend(self) -> None:
