@@ -2,22 +2,42 @@
 
     python scripts/mutants.py [word ...]     only the mutants whose name, file or tests contain one of the words
 
-A list of small mistakes that were made or feared; each names the tests that stand against it. First all the tests run
-without any mistake, so that a broken environment does not pass for a caught one.
+A list of small mistakes that were made or feared; each names the tests that stand against it. The checkout is never
+touched. First all the tests run without any mistake, so that a broken environment does not pass for a caught one. A
+mistake whose text is not found exactly once fails before that: the code has moved on, and the list must follow it. At
+the end stands how many mutants each section of behaviour cases has: one for every three ids at least.
 """
 
 from __future__ import annotations
 
+import ast
+import compileall
+import os
+import py_compile
+import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
-from mistakes import RED, ROOT, TextNotFoundOnce, copied_tree, mistake, run_tests
-
+ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "mutants.toml"
+CASES = ROOT / "tests" / "cases.toml"
+COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "Makefile")
+WORKERS = 2
+"""Each with a copy of its own. More would find tests red that only waited for the machine."""
+SECONDS_PER_TEST = 60
+IDS_PER_MUTANT = 3
+RED = 1  # pytest's code for failed tests; any other means that they could not be run
 
 
 class Mutant(NamedTuple):
@@ -28,37 +48,174 @@ class Mutant(NamedTuple):
     tests: list[str]
 
 
-def judge(tree: Path, mutant: Mutant) -> str | None:
-    """What is wrong, or None when the tests caught it."""
+class Verdict(NamedTuple):
+    caught: bool
+    said: str
+    """The first test that failed and how, or why the mistake does not count as caught."""
+
+
+class Section(NamedTuple):
+    name: str
+    ids: int
+    mutants: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.mutants * IDS_PER_MUTANT < self.ids
+
+
+def read() -> tuple[list[Mutant], list[str]]:
+    """The mutants, and the sections that must have enough of them."""
+    document = tomllib.loads(LIST.read_text())
+    return [Mutant(**entry) for entry in document["mutant"]], document["sections"]
+
+
+def count(mutants: Iterable[Mutant], wanted: Iterable[str]) -> list[Section]:
+    ids: Mapping[str, Mapping[str, int]] = tomllib.loads(CASES.read_text())
+    named = Counter(match[1] for m in mutants if (match := re.match(r"([A-Z]+)-\d+ ", m.name)))
+    return [Section(name, ids[name]["ids"], named[name]) for name in wanted]
+
+
+def findings(mutants: Sequence[Mutant], sections: Sequence[Section]) -> list[str]:
+    """What is wrong with the list itself, one line each."""
+    names = Counter(m.name for m in mutants)
+    tests = {test for m in mutants for test in m.tests}
+    return [
+        *(f"{name!r} is there {times} times" for name, times in names.items() if times > 1),
+        *(
+            f"{m.name!r}: its text is in {m.file} {found} times"
+            for m in mutants
+            if (found := (ROOT / m.file).read_text().count(m.old)) != 1
+        ),
+        *(f"{test} does not exist" for test in sorted(tests) if not _exists(test)),
+        *(f"{s.name}: {s.mutants} mutants for {s.ids} ids" for s in sections if s.is_short),
+    ]
+
+
+def _exists(test: str) -> bool:
+    """A file, or a test in it; whether a test has these parameters only pytest knows."""
+    path, _, name = test.partition("::")
+    if not (ROOT / path).is_file():
+        return False
+    functions = (
+        node
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
+    )
+    return not name or name.partition("[")[0] in {function.name for function in functions}
+
+
+def copy_tree(target: Path) -> None:
+    """With byte code that names the hash of its source: a mistake is noticed by what it says, not by when it was made,
+    and every other module is compiled already."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, target / name)
+    compileall.compile_dir(target / "src", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+
+
+def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """With the copy's modules in front of the installed ones."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={SECONDS_PER_TEST}"]
+    return subprocess.run([*command, *tests], cwd=tree, env=environment, capture_output=True, text=True, check=False)
+
+
+def judge(tree: Path, mutant: Mutant) -> Verdict:
+    path = tree / mutant.file
+    original = path.read_text()
+    path.write_text(original.replace(mutant.old, mutant.new))
     try:
-        with mistake(tree, mutant.file, mutant.old, mutant.new):
-            result = run_tests(tree, mutant.tests)
-    except TextNotFoundOnce as error:
-        return str(error)
+        result = run_tests(tree, mutant.tests)
+    finally:
+        path.write_text(original)
     if result.returncode == RED:
-        return None
+        return Verdict(True, next(iter(re.findall(r"^(?:FAILED|ERROR) (.*)", result.stdout, re.MULTILINE)), "?"))
     if result.returncode == 0:
-        return f"not caught by {' '.join(mutant.tests)}"
-    return f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+        return Verdict(False, f"not caught by {' '.join(mutant.tests)}")
+    return Verdict(False, f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+
+
+def batches(tests: Iterable[str]) -> list[list[str]]:
+    """For the run without a mistake: what needs processes file by file, which is spread over the workers, then the
+    units in one go. A file that is named as a whole needs no single tests of it."""
+    by_file: dict[str, set[str]] = defaultdict(set)
+    for test in tests:
+        by_file[test.partition("::")[0]].add(test)
+    named = {file: [file] if file in some else sorted(some) for file, some in sorted(by_file.items())}
+    units = [test for file, some in named.items() if file.startswith("tests/unit/") for test in some]
+    return [*(some for file, some in named.items() if not file.startswith("tests/unit/")), *([units] if units else [])]
+
+
+class Trees:
+    """Copies that are nobody's at the moment."""
+
+    def __init__(self, directory: Path) -> None:
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(WORKERS):
+            tree = directory / str(number)
+            tree.mkdir()
+            copy_tree(tree)
+            self._free.put(tree)
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        tree = self._free.get()
+        try:
+            yield tree
+        finally:
+            self._free.put(tree)
+
+
+def fails_without_mistake(trees: Trees, pool: ThreadPoolExecutor, mutants: Sequence[Mutant]) -> bool:
+    def run(tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        with trees.one() as tree:
+            return run_tests(tree, tests)
+
+    results = list(pool.map(run, batches(test for m in mutants for test in m.tests)))
+    failed = [result for result in results if result.returncode != 0]
+    for result in failed:
+        print(f"the tests fail without any mistake:\n{result.stdout[-4000:]}{result.stderr[-2000:]}")
+    return bool(failed)
+
+
+def make_mistakes(trees: Trees, pool: ThreadPoolExecutor, mutants: Sequence[Mutant]) -> int:
+    """How many were caught."""
+
+    def run(mutant: Mutant) -> bool:
+        with trees.one() as tree:
+            started = time.monotonic()
+            verdict = judge(tree, mutant)
+        seconds, word = time.monotonic() - started, "caught" if verdict.caught else "FAILED"
+        print(f"{word}  {seconds:5.1f} s  {mutant.name}\n                  {verdict.said}", flush=True)
+        return verdict.caught
+
+    # Those with processes take longest: last, they would leave the other workers idle.
+    ordered = sorted(mutants, key=lambda m: all(test.startswith("tests/unit/") for test in m.tests))
+    return sum(done.result() for done in as_completed([pool.submit(run, mutant) for mutant in ordered]))
 
 
 def main(words: Sequence[str]) -> int:
-    listed = [Mutant(**entry) for entry in tomllib.loads(LIST.read_text())["mutant"]]
+    listed, names = read()
+    sections = count(listed, names)
+    if wrong := findings(listed, sections):
+        print("\n".join(wrong))
+        return 1
     wanted = [m for m in listed if not words or any(word in f"{m.name} {m.file} {m.tests}" for word in words)]
-    with copied_tree() as tree:
-        clean = run_tests(tree, sorted({test for mutant in wanted for test in mutant.tests}))
-        if clean.returncode != 0:
-            print(f"the tests fail without any mistake:\n{clean.stdout[-4000:]}{clean.stderr[-2000:]}")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="klamm-mutants-") as directory, ThreadPoolExecutor(WORKERS) as pool:
+        trees = Trees(Path(directory))
+        if fails_without_mistake(trees, pool, wanted):
             return 1
-        bad = 0
-        for mutant in wanted:
-            started = time.monotonic()
-            wrong = judge(tree, mutant)
-            bad += wrong is not None
-            verdict = "caught" if wrong is None else f"FAILED: {wrong}"
-            print(f"{mutant.name:<72} {time.monotonic() - started:5.1f} s  {verdict}", flush=True)
-    print(f"{len(wanted) - bad} of {len(wanted)} caught")
-    return 1 if bad or not wanted else 0
+        print(f"all tests pass without a mistake: {time.monotonic() - started:.0f} s", flush=True)
+        caught = make_mistakes(trees, pool, wanted)
+    for section in sections:
+        print(f"{section.name:<4} {section.ids:3} ids {section.mutants:3} mutants")
+    print(f"{caught} of {len(wanted)} caught in {time.monotonic() - started:.0f} s")
+    return 0 if wanted and caught == len(wanted) else 1
 
 
 if __name__ == "__main__":

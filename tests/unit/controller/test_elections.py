@@ -67,6 +67,7 @@ def test_preferred() -> None:
     assert elect_preferred(ids(2, 4), ids(2, 4), ids(2, 4)) == Elected(BrokerId(2), ids(2, 4))
     assert isinstance(elect_preferred(ids(2, 4), ids(2), ids()), NoLeader)
     assert isinstance(elect_preferred(ids(2, 4), ids(), ids()), NoLeader)
+    assert isinstance(elect_preferred(ids(2, 4), ids(4), ids(2, 4)), NoLeader)
     assert isinstance(elect_preferred((), (), ids(1)), NoLeader)
 
 
