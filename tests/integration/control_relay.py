@@ -7,19 +7,16 @@ control request passes through unread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from klamm.model.errors import ErrorCode
+from klamm.testing.relay import Relay, Ways
 from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, parse_request
 from klamm.wire.messages import decode_request, decode_response
 
-HOST = "127.0.0.1"
-CHUNK_BYTES = 1 << 16
 CONTROL = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
 
 
@@ -33,78 +30,6 @@ class ControlRequest:
     controller_epoch: int
     deletes: bool
     answer: ErrorCode | None = None
-
-
-class Relay:
-    """Bytes between a port of its own and another; silent while `is_silent`, without closing anything."""
-
-    def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._open: set[asyncio.Task[None]] = set()
-        """Both ways of each connection. They are cancelled, never the connection: asyncio would log it as an error."""
-        self._may_pass = asyncio.Event()
-        self._may_pass.set()
-
-    @property
-    def port(self) -> int:
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def silence(self) -> None:
-        self._may_pass.clear()
-
-    def speak(self) -> None:
-        self._may_pass.set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Relay]:
-        self._server = await asyncio.start_server(self._accept, HOST, 0)
-        try:
-            yield self
-        finally:
-            self._server.close()
-            for way in self._open:
-                way.cancel()
-            await asyncio.gather(*self._connections)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        try:
-            there, back = await asyncio.open_connection(HOST, self._target_port)
-        except OSError:
-            writer.close()
-            return
-        ways = {asyncio.create_task(work) for work in self._ways(reader, writer, there, back)}
-        self._open |= ways
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        self._open -= ways
-        for end in (writer, back):
-            end.transport.abort()
-        await asyncio.gather(writer.wait_closed(), back.wait_closed(), return_exceptions=True)
-
-    def _ways(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        there: asyncio.StreamReader,
-        back: asyncio.StreamWriter,
-    ) -> list[Any]:
-        return [self._pump(reader, back), self._pump(there, writer)]
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(CHUNK_BYTES):
-            await self._may_pass.wait()
-            writer.write(data)
-            await writer.drain()
-        await self._may_pass.wait()  # an end is a word too
 
 
 class ControlRelay(Relay):
@@ -123,15 +48,15 @@ class ControlRelay(Relay):
     def release(self) -> None:
         self._is_released.set()
 
-    def _ways(
+    def ways(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         there: asyncio.StreamReader,
         back: asyncio.StreamWriter,
-    ) -> list[Any]:
+    ) -> Ways:
         unanswered: dict[int, tuple[RequestHeader, ControlRequest]] = {}
-        return [self._requests(reader, back, unanswered), self._answers(there, writer, unanswered)]
+        return self._requests(reader, back, unanswered), self._answers(there, writer, unanswered)
 
     async def _requests(
         self,

@@ -32,9 +32,10 @@ from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker
 from klamm.testing.history import read_all
-from klamm.testing.processes import BrokerProcess, KlammBroker
+from klamm.testing.relay import HOST, Relay
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.child import reserve_port
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -43,7 +44,7 @@ from klamm.zookeeper.znodes import config as config_znode
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
 
-from .control_relay import HOST, ControlRelay, ControlRequest, Relay
+from .control_relay import ControlRelay, ControlRequest
 
 KAFKA = "2.5.1"
 KLAMM_BROKER, JVM_BROKER = 1, 2

@@ -32,7 +32,8 @@ from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import SessionState, ZooKeeperClient, bulk
 from klamm.zookeeper.client.client import READS_IN_FLIGHT
 from klamm.zookeeper.jute import OpCode
-from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
 
 NODES = 1000
 BATCH = NODES // READS_IN_FLIGHT

@@ -25,7 +25,7 @@ from klamm.model.ports import Create, CreateMode, Delete, Node, Op, OpResult, Se
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.testing.processes import BrokerProcess
+from klamm.server.broker_process import BrokerProcess
 from klamm.testing.recording import RecordingBroker
 from klamm.wire import control
 from klamm.wire.apis import ApiKey

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from klamm.server.broker_process import KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker
-from klamm.testing.processes import KlammBroker
 from klamm.testing.recording import Received
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 

@@ -20,10 +20,10 @@ from kafka.admin import KafkaAdminClient
 
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, run_tool
 from klamm.testing.cluster import KlammCluster
 from klamm.testing.history import anomalies, read_all, steady_producer
-from klamm.testing.processes import BrokerProcess, KlammBroker
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 

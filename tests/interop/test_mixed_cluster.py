@@ -22,9 +22,9 @@ from confluent_kafka import Producer
 from klamm.model.errors import NoNode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.testing.history import anomalies, read_all, steady_producer
-from klamm.testing.processes import BrokerProcess, KlammBroker
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 

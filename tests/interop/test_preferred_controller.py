@@ -13,8 +13,8 @@ from typing import Any
 from klamm.model.errors import NoNode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server.broker_process import KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
-from klamm.testing.processes import KlammBroker
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 

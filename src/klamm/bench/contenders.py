@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import orjson
 
 from klamm.bench.stubs import BenchFailed
+from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker
 from klamm.testing.kafka_jars import VERSIONS, JarsMissing, kafka_jars
-from klamm.testing.processes import BrokerProcess, KlammBroker
 
 KAFKA: Final = "apache-kafka-"
 RIVALS: Final = tuple(f"{KAFKA}{version}" for version in VERSIONS)

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
+from klamm.testing.relay import Relay, Ways
 from klamm.zookeeper.jute import INT, OpCode, Reader
 from klamm.zookeeper.server.rules import read_multi
-
-HOST: Final = "127.0.0.1"
-CHUNK_BYTES: Final = 1 << 18
 
 _NAMES: Final = {
     OpCode.CREATE: "create",
@@ -85,58 +81,16 @@ def _reads_in(reader: Reader) -> Counter[str]:
         reader.boolean()
 
 
-class CountingRelay:
+class CountingRelay(Relay):
     def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        super().__init__(target_port)
         self.counts: Counter[str] = Counter()
 
-    @property
-    def address(self) -> str:
-        assert self._server is not None
-        return f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[CountingRelay]:
-        self._server = await asyncio.start_server(self._accept, HOST, 0)
-        try:
-            yield self
-        finally:
-            self._server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        try:
-            server_reader, server_writer = await asyncio.open_connection(HOST, self._target_port)
-        except OSError:
-            writer.close()
-            return
-        counter = OperationCounter(self.counts)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_pump(reader, server_writer, counter))
-                tasks.create_task(_pump(server_reader, writer, None))
-        finally:
-            writer.close()
-            server_writer.close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counter: OperationCounter | None) -> None:
-    """Until either side ends, upon which the other is told."""
-    try:
-        while data := await reader.read(CHUNK_BYTES):
-            writer.write(data)
-            if counter is not None:
-                counter.feed(data)
-            await writer.drain()
-    except OSError:
-        pass  # a reset is an end like any other
-    finally:
-        writer.close()
+    def ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+    ) -> Ways:
+        return self.pump(reader, back, OperationCounter(self.counts).feed), self.pump(there, writer)

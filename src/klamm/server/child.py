@@ -1,4 +1,4 @@
-"""A klamm server as a child process: started, awaited until it says that it is ready, stopped, killed, no orphan."""
+"""A server as a child process: started, awaited until it says that it is ready, stopped, killed, no orphan."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from klamm.model.errors import KlammError
 from klamm.zookeeper.server.child import Child, start_child
 
 READY: Final = re.compile(r"^\w+(?: \d+)? ready: (.*)$", re.MULTILINE)
+READY_TIMEOUT: Final = 60.0
 POLL: Final = 0.02
 STOP_GRACE: Final = 40.0
 """Seconds for a controlled shutdown: three attempts five seconds apart, and the flush of the logs."""
@@ -23,47 +25,67 @@ class ChildFailed(KlammError):
     """The process ended or never became ready; the message carries its own last words."""
 
 
-class ServerProcess:
-    """`klamm <arguments>`: output in one file, ready when it has printed its ready line."""
+class ServerProcess(ABC):
+    """It may live several times; what it prints is appended to one file, in whose directory it runs."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    ready = READY
+    """What it prints once it serves."""
+
+    def __init__(self, name: str, log: Path) -> None:
         self.name = name
-        self._arguments = list(arguments)
         self.log = log
         self._child: Child | None = None
+        self._said_before = 0
+
+    @abstractmethod
+    def command(self) -> Sequence[str]: ...
 
     @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child is not None and self.alive else None
+    def pid(self) -> int:
+        return self._started().pid
 
     @property
     def alive(self) -> bool:
         return self._child is not None and self._child.returncode is None
 
-    async def start(self, timeout: float = 60.0) -> str:
+    def log_text(self) -> str:
+        """All that it printed, over all its lives."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    async def start(self, timeout: float = READY_TIMEOUT) -> str:
         """Returns what it said on its ready line."""
+        self.launch()
+        return await self.wait_ready(timeout)
+
+    def launch(self) -> None:
+        """Start without waiting, for whoever watches the start itself."""
         assert not self.alive, f"{self.name} runs already"
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        said_before = self.log.stat().st_size if self.log.exists() else 0
-        self._child = start_child([sys.executable, "-m", "klamm", *self._arguments], log_path=self.log)
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+        self._child = start_child(self.command(), log_path=self.log, cwd=self.log.parent)
+
+    async def wait_ready(self, timeout: float = READY_TIMEOUT) -> str:
+        """A file has no event to await, so the log is looked at; a death ends the wait at once."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._ready(self._child, said_before)
+                return await self._ready(self._started())
         except TimeoutError:
             await self.kill()
             raise ChildFailed(f"{self.name} was not ready after {timeout:.0f} s; see {self.log}") from None
 
-    async def _ready(self, child: Child, said_before: int) -> str:
+    async def _ready(self, child: Child) -> str:
         while True:
             ended = child.returncode
-            said = self.log.read_bytes()[said_before:].decode(errors="replace")
-            if match := READY.search(said):
+            said = self.log.read_bytes()[self._said_before :].decode(errors="replace")
+            if match := self.ready.search(said):
                 return match[1]
             if ended is not None:
-                lines = [line for line in said.splitlines() if line.strip()]
-                last_words = lines[-1].removeprefix("klamm: ") if lines else f"see {self.log}"
-                raise ChildFailed(f"{self.name} ended with code {ended}: {last_words}")
+                raise ChildFailed(f"{self.name} ended with code {ended}: {self.last_words(said)}")
             await asyncio.sleep(POLL)
+
+    def last_words(self, said: str) -> str:
+        lines = [line for line in said.splitlines() if line.strip()]
+        return lines[-1].removeprefix("klamm: ") if lines else f"see {self.log}"
 
     async def stop(self, grace: float = STOP_GRACE) -> int:
         """SIGTERM and wait; SIGKILL when it takes too long. Returns the exit code."""
@@ -72,6 +94,27 @@ class ServerProcess:
     async def kill(self) -> int:
         return 0 if self._child is None else await self._child.kill()
 
+    def pause(self) -> None:
+        """SIGSTOP: alive for the kernel, silent for everybody else."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
     def signal(self, number: signal.Signals) -> None:
+        self._started().signal(number)
+
+    def _started(self) -> Child:
         assert self._child is not None, f"{self.name} was never started"
-        self._child.signal(number)
+        return self._child
+
+
+class KlammServer(ServerProcess):
+    """`klamm <arguments>`."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        super().__init__(name, log)
+        self._arguments = list(arguments)
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "klamm", *self._arguments]

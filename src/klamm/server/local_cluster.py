@@ -1,8 +1,6 @@
 """A cluster on this machine: one ZooKeeper and n broker processes, as `klamm up` and the test fixture run it.
 
-Brokers are separate processes, so that kill -9 of one is a real one. Each has two listeners: CLIENT for everybody, and
-INTERNAL, on which alone control requests are obeyed (design D6). Ports that are not given are reserved ones, kept over
-restarts: clients find a broker where it was.
+Brokers are separate processes, so that kill -9 of one is a real one.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ from klamm.model.errors import ConfigError
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.server.child import ChildFailed, ServerProcess
+from klamm.server.broker_process import HOST, KlammBroker
+from klamm.server.child import READY_TIMEOUT, ChildFailed, KlammServer
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.zookeeper.server.child import release_port, reserve_port
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.server.embedded import available as embedded_available
 
-HOST = "127.0.0.1"
-READY_TIMEOUT = 60.0
 METADATA_VERSION = 7
 
 Properties = Mapping[str, str]
@@ -34,66 +31,28 @@ OWN_DIRECTORY = "{directory}"
 """In a property: the directory of the broker that gets it."""
 
 
-class LocalBroker:
-    """One broker process with its properties file and data directory."""
+class LocalBroker(KlammBroker):
+    """With metrics by HTTP if wanted, and what suits brokers on one machine."""
 
-    def __init__(
-        self, broker_id: int, directory: Path, zookeeper: str, port: int, properties: Properties, *, http: bool = False
-    ) -> None:
-        self.id = broker_id
-        self.directory = directory
-        self._zookeeper = zookeeper
-        self._properties = dict(properties)
-        self._reserved: list[int] = []
-        self.port = port or self._reserve()
-        self.internal_port = self._reserve()
-        self._http_port = self._reserve() if http else 0
-        self._file = directory / "server.properties"
-        self.child = ServerProcess(f"broker {broker_id}", ["broker", str(self._file)], directory / "broker.log")
+    http_port = 0
 
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
+    def default_properties(self) -> dict[str, str | int]:
+        return {
+            **super().default_properties(),
+            # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
+            "controlled.shutdown.retry.backoff.ms": 200,
+            "klamm.fast.failover": "true",
+            **({"klamm.http.listener": f"{HOST}:{self.http_port}"} if self.http_port else {}),
+        }
 
     @property
     def metrics_url(self) -> str:
-        assert self._http_port, "started without http"
-        return f"http://{HOST}:{self._http_port}/metrics"
+        assert self.http_port, "started without http"
+        return f"http://{HOST}:{self.http_port}/metrics"
 
-    @property
-    def alive(self) -> bool:
-        return self.child.alive
-
-    async def start(self, properties: Properties | None = None) -> None:
-        """`properties`: on top of those it has, from now on."""
-        self._properties |= properties or {}
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
-        await self.child.start(READY_TIMEOUT)
-
-    def release(self) -> None:
-        for port in self._reserved:
-            release_port(port)
-
-    def _reserve(self) -> int:
-        port = reserve_port()
-        self._reserved.append(port)
-        return port
-
-    def _settings(self) -> dict[str, str]:
-        return {
-            "broker.id": str(self.id),
-            "zookeeper.connect": self._zookeeper,
-            "listeners": f"CLIENT://{HOST}:{self.port},INTERNAL://{HOST}:{self.internal_port}",
-            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT",
-            "inter.broker.listener.name": "INTERNAL",
-            "log.dirs": str(self.directory / "data"),
-            # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
-            "controlled.shutdown.retry.backoff.ms": "200",
-            "klamm.fast.failover": "true",
-            **({"klamm.http.listener": f"{HOST}:{self._http_port}"} if self._http_port else {}),
-            **{key: value.replace(OWN_DIRECTORY, str(self.directory)) for key, value in self._properties.items()},
-        }
+    def release_ports(self) -> None:
+        super().release_ports()
+        release_port(self.http_port)
 
 
 class LocalCluster:
@@ -108,7 +67,7 @@ class LocalCluster:
         http: bool = False,
         properties: Properties | None = None,
     ) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()
         self._http = http
         self._broker_count = brokers
         self._wanted_zookeeper = zookeeper
@@ -130,17 +89,21 @@ class LocalCluster:
         async with self._running_zookeeper() as address:
             self.zookeeper = address
             for broker_id in range(1, self._broker_count + 1):
-                port = self._port + broker_id - 1 if self._port else 0
-                directory = self._directory / f"broker-{broker_id}"
-                self.brokers[broker_id] = LocalBroker(
-                    broker_id, directory, address, port, self._properties, http=self._http
-                )
+                self.brokers[broker_id] = self._broker(broker_id)
             try:
                 await self._start_all()
                 await self.wait_until_ready()
                 yield self
             finally:
                 await self._stop_all()
+
+    def _broker(self, broker_id: int) -> LocalBroker:
+        directory = self._directory / f"broker-{broker_id}"
+        properties = {key: value.replace(OWN_DIRECTORY, str(directory)) for key, value in self._properties.items()}
+        port = self._port + broker_id - 1 if self._port else 0
+        broker = LocalBroker(broker_id, self.zookeeper, directory, properties, port=port)
+        broker.http_port = reserve_port() if self._http else 0
+        return broker
 
     async def _start_all(self) -> None:
         # One after the other would cost a start-up time each; all at once shares two cores well enough.
@@ -153,10 +116,10 @@ class LocalCluster:
         """All at once: leadership has nowhere to go in a cluster that ends."""
         for broker in reversed(self.brokers.values()):
             if broker.alive:
-                broker.child.signal(signal.SIGTERM)
-        await asyncio.gather(*(broker.child.stop() for broker in self.brokers.values()))
+                broker.signal(signal.SIGTERM)
+        await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))
         for broker in self.brokers.values():
-            broker.release()
+            broker.release_ports()
 
     @asynccontextmanager
     async def _running_zookeeper(self) -> AsyncIterator[str]:
@@ -183,7 +146,7 @@ class LocalCluster:
         arguments = ["zookeeper", "--port", "0"]
         if self._durable:
             arguments += ["--data", str(self._directory / "zookeeper")]
-        child = ServerProcess("ZooKeeper", arguments, self._directory / "zookeeper.log")
+        child = KlammServer("ZooKeeper", arguments, self._directory / "zookeeper.log")
         try:
             yield await child.start()
         finally:
@@ -196,7 +159,7 @@ class LocalCluster:
                 while not await self._is_ready():
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            logs = self._directory / "broker-*" / "broker.log"
+            logs = self._directory / "broker-*" / "output.log"
             raise ChildFailed(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
 
     async def _is_ready(self) -> bool:

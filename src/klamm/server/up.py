@@ -21,13 +21,13 @@ async def _run(brokers: int, zookeeper: str, data: Path | None, port: int) -> in
     directory = data or Path(tempfile.mkdtemp(prefix="klamm-"))
     replicas = str(min(3, brokers))
     cluster = LocalCluster(
-        directory.absolute(),
+        directory,
         brokers=brokers,
         zookeeper=zookeeper,
         port=port,
         durable=data is not None,
         http=True,
-        properties={"default.replication.factor": replicas, "zookeeper.session.timeout.ms": "6000"},
+        properties={"default.replication.factor": replicas},
     )
     try:
         async with cluster.running():

@@ -10,14 +10,15 @@ A JVM broker writes server.log, controller.log and state-change.log into its dir
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from klamm.server.broker_process import BrokerProcess
 from klamm.testing.kafka_jars import kafka_jars
-from klamm.testing.processes import BrokerProcess
 from klamm.zookeeper.server.child import dying_with_us
 
 _JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
@@ -62,6 +63,8 @@ def _java(version: str, heap_mb: int, log_config: Path, main_class: str, argumen
 
 
 class ApacheKafkaBroker(BrokerProcess):
+    ready = re.compile(r"(\[KafkaServer id=\d+\] started)")
+
     def __init__(
         self,
         version: str,
@@ -87,8 +90,8 @@ class ApacheKafkaBroker(BrokerProcess):
         log_config.write_text(_LOG_CONFIG.format(files="".join(files)))
         return _java(self.version, self._heap_mb, log_config, "kafka.Kafka", [str(self.properties_file)])
 
-    def ready_text(self) -> str:
-        return f"[KafkaServer id={self.id}] started"
+    def last_words(self, said: str) -> str:
+        return "\n".join(said.splitlines()[-15:])
 
     def default_properties(self) -> dict[str, str | int]:
         return {

@@ -7,7 +7,6 @@ owns the broker processes.
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping
@@ -57,15 +56,13 @@ class KlammCluster:
 
     def directory(self, broker: int) -> Path:
         """Data directory (log.dirs) of a broker."""
-        return self._local.brokers[broker].directory / "data"
+        return self._local.brokers[broker].data_directory
 
     def log_text(self, broker: int) -> str:
-        return self._local.brokers[broker].child.log.read_text(errors="replace")
+        return self._local.brokers[broker].log_text()
 
     def pid(self, broker: int) -> int:
-        pid = self._local.brokers[broker].child.pid
-        assert pid is not None, f"broker {broker} does not run"
-        return pid
+        return self._local.brokers[broker].pid
 
     def internal_port(self, broker: int) -> int:
         """Of the listener on which brokers talk to each other."""
@@ -122,22 +119,23 @@ class KlammCluster:
 
     def kill(self, broker: int) -> None:
         """kill -9: no hand-over of leadership, no clean marker, the session expires by itself."""
-        self._call(self._local.brokers[broker].child.kill())
+        self._call(self._local.brokers[broker].kill())
 
     def stop(self, broker: int) -> None:
         """SIGTERM: a controlled shutdown."""
-        self._call(self._local.brokers[broker].child.stop())
+        self._call(self._local.brokers[broker].stop())
 
     def start(self, broker: int, properties: Mapping[str, str] | None = None) -> None:
         """With these properties of its own, from now on."""
-        self._call(self._local.brokers[broker].start(properties))
+        self._local.brokers[broker].properties |= properties or {}
+        self._call(self._local.brokers[broker].start())
 
     def pause(self, broker: int) -> None:
         """SIGSTOP: alive for the kernel, dead for everybody else."""
-        self._local.brokers[broker].child.signal(signal.SIGSTOP)
+        self._local.brokers[broker].pause()
 
     def resume(self, broker: int) -> None:
-        self._local.brokers[broker].child.signal(signal.SIGCONT)
+        self._local.brokers[broker].resume()
 
     def wait_until_healthy(self, timeout: float = WAIT_SECONDS) -> None:
         """All brokers that run know each other and a controller, and every partition has its full ISR of them."""
@@ -189,13 +187,7 @@ def running_cluster(
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[KlammCluster]:
     """A cluster for the length of a `with`; the fixture is this with pytest's temporary directory."""
-    local = LocalCluster(
-        directory,
-        brokers=brokers,
-        zookeeper=zookeeper,
-        http=http,
-        properties={"zookeeper.session.timeout.ms": "6000", **(properties or {})},
-    )
+    local = LocalCluster(directory, brokers=brokers, zookeeper=zookeeper, http=http, properties=properties)
     loop = asyncio.new_event_loop()
     up, down = threading.Event(), asyncio.Event()
     failure: list[BaseException] = []

@@ -20,7 +20,8 @@ import pytest_asyncio
 
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
 from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 

@@ -19,12 +19,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from klamm.model.errors import ZooKeeperError
-from klamm.model.ports import Clock, Listening, Network
+from klamm.model.ports import Clock, Network
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, OpCode, Reader
 from klamm.zookeeper.server import rules
+from klamm.zookeeper.server.accepting import AcceptingServer
 from klamm.zookeeper.server.connection import ServerConnection
-from klamm.zookeeper.server.memory import AcceptedConnection, MemoryZooKeeper
+from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.server.records import pack_snapshot, unpack_snapshot
 from klamm.zookeeper.server.service import ZooKeeperService
 from klamm.zookeeper.server.sessions import Session, SessionTable
@@ -140,7 +141,7 @@ class FollowerService(ZooKeeperService):
         self._waiting.append((self.leader.database.zxid, resume))
 
 
-class LaggingFollower:
+class LaggingFollower(AcceptingServer):
     """`async with LaggingFollower(leader, network, clock, random, delay_max=0.2).running() as follower:`"""
 
     def __init__(
@@ -154,39 +155,24 @@ class LaggingFollower:
         delay_max: float = 0.0,
     ) -> None:
         """Delays in seconds, of each transaction; order stays."""
-        self.service = FollowerService(leader.service, clock)
-        self.host = ""
+        self._follower = FollowerService(leader.service, clock)
+        super().__init__(self._follower, network)
         self._leader = leader
-        self._network = network
         self._random = random
         self._delays = (delay_min, delay_max)
         self._coming: deque[tuple[float, Transaction]] = deque()  # with the time of its arrival
         self._held = False
-        self._listening: Listening | None = None
-
-    @property
-    def port(self) -> int:
-        assert self._listening is not None, "not started"
-        return self._listening.port
-
-    @property
-    def address(self) -> str:
-        """As in a connect string."""
-        return f"{self.host}:{self.port}"
 
     @asynccontextmanager
     async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[LaggingFollower]:
-        self.host = host
         self._leader.service.followers.append(self._take)
-        self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
+        await self._listen(host, port)
         try:
             yield self
         finally:
             self._leader.service.followers.remove(self._take)
             self._coming.clear()
-            self._listening.close()
-            self.service.close_all()
-            await self._listening.wait_closed()
+            await self._hang_up()
 
     def hold(self) -> None:
         """Fall behind, without end, until `release`."""
@@ -213,4 +199,4 @@ class LaggingFollower:
     def _apply_due(self) -> None:
         now = asyncio.get_running_loop().time()
         while self._coming and not self._held and self._coming[0][0] <= now:
-            self.service.follow(self._coming.popleft()[1])
+            self._follower.follow(self._coming.popleft()[1])

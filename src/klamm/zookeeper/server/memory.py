@@ -1,135 +1,28 @@
 """Our ZooKeeper server as something that runs: the service behind a listener, with the timers that end its sessions.
 
-It speaks through the ports, so it serves a real network as well as a simulated one, by real or virtual time. State
-lives in the service and outlives `stop`: started again, the server goes on with the same data, and every session has
-its whole timeout again, as after a restart of ZooKeeper.
+Time is real or virtual, as the loop has it. State lives in the service and outlives `stop`: started again, the server
+goes on with the same data, and every session has its whole timeout again, as after a restart of ZooKeeper.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, Protocol, cast
+from typing import Final
 
-from klamm.model.ports import Clock, Listening, Network
+from klamm.model.ports import Clock, Network
 from klamm.zookeeper import jute
-from klamm.zookeeper.server.connection import ServerConnection
+from klamm.zookeeper.server.accepting import AcceptingServer
 from klamm.zookeeper.server.database import Journal
 from klamm.zookeeper.server.faults import Faults
 from klamm.zookeeper.server.service import OnWrite, ZooKeeperService
 
-HANDSHAKE_SECONDS_MAX: Final = 10.0
-"""ZooKeeper's own patience with a connection that does not ask for a session."""
 CONTAINER_CHECK_SECONDS: Final = 60.0
 
 
-class Serving(Protocol):
-    """Whom an accepted connection belongs to."""
-
-    @property
-    def service(self) -> ZooKeeperService: ...
-
-    def watch_expiry(self) -> None: ...
-
-    def watch_containers(self) -> None: ...
-
-
-class AcceptedConnection(asyncio.Protocol):
-    """A transport's way to the service. Holds frames back by the seeded delay, stops reading from who does not read."""
-
-    def __init__(self, server: Serving) -> None:
-        self._server = server
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._connection: ServerConnection | None = None
-        self._handshake: asyncio.TimerHandle | None = None
-        self._held: deque[bytes | None] = deque()  # frames on their way, None for the end
-        self._release_at = 0.0
-
-    # --- asyncio -----------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
-        peer = transport.get_extra_info("peername")
-        address = peer[0] if isinstance(peer, tuple) and peer else "127.0.0.1"
-        self._connection = self._server.service.connection(self, address)
-        self._handshake = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self._give_up)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._connection is not None
-        self._connection.data_received(data)
-        if self._handshake is not None and self._connection.session is not None:
-            self._handshake.cancel()
-            self._handshake = None
-            self._server.watch_expiry()
-        self._server.watch_containers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._handshake is not None:
-            self._handshake.cancel()
-        self._held.clear()
-        if self._connection is not None:
-            self._connection.connection_lost()
-
-    def pause_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    # --- Sink --------------------------------------------------------------------------------------------------------
-
-    def send(self, frames: list[bytes]) -> None:
-        faults = self._server.service.faults
-        if faults is None:
-            self._write(b"".join(frames))
-            return
-        for frame in frames:
-            self._hold(frame, faults.reply_delay())
-
-    def close(self) -> None:
-        if self._held:
-            self._hold(None, 0.0)
-        elif self._transport is not None:
-            self._transport.close()
-
-    # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _give_up(self) -> None:
-        assert self._connection is not None
-        self._connection.close()
-        self._server.service.flush()
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def _hold(self, frame: bytes | None, delay: float) -> None:
-        """Order stays: a frame leaves at its time, but never before the one ahead of it."""
-        now = self._loop.time()
-        self._release_at = max(self._release_at, now + delay)
-        if frame is not None and not self._held and self._release_at <= now:
-            self._write(frame)
-            return
-        self._held.append(frame)
-        self._loop.call_at(self._release_at, self._release)
-
-    def _release(self) -> None:
-        if not self._held:
-            return  # the connection is gone, and with it what was held
-        frame = self._held.popleft()
-        if frame is not None:
-            self._write(frame)
-        elif self._transport is not None:
-            self._transport.close()
-
-
-class MemoryZooKeeper:
+class MemoryZooKeeper(AcceptingServer):
     """`async with MemoryZooKeeper(network, clock, random).running() as server:` and connect to `server.port`."""
 
     def __init__(
@@ -146,7 +39,7 @@ class MemoryZooKeeper:
         faults: Faults | None = None,
         on_write: OnWrite | None = None,
     ) -> None:
-        self.service = ZooKeeperService(
+        service = ZooKeeperService(
             clock,
             random,
             tick_ms=tick_ms,
@@ -157,27 +50,15 @@ class MemoryZooKeeper:
             faults=faults,
             on_write=on_write,
         )
-        self.host = ""
-        self._network = network
+        super().__init__(service, network)
         self._clock = clock
         self._journal = journal
-        self._listening: Listening | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_ms = 0
         self._containers: asyncio.TimerHandle | None = None
         self._failed = asyncio.Event()
         self._flushing = False
         self.service.on_failure = self._on_failure
-
-    @property
-    def port(self) -> int:
-        assert self._listening is not None, "not started"
-        return self._listening.port
-
-    @property
-    def address(self) -> str:
-        """As in a connect string."""
-        return f"{self.host}:{self.port}"
 
     @asynccontextmanager
     async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[MemoryZooKeeper]:
@@ -188,12 +69,11 @@ class MemoryZooKeeper:
             await self.stop()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.host = host
         if self._journal is not None:
             self._journal.open(self.service.database)
             self.service.flush_soon = self._flush_soon
         self.service.sessions.touch_all(self.service.database.now_ms())
-        self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
+        await self._listen(host, port)
         self.watch_containers()
         self.watch_expiry()
 
@@ -204,13 +84,9 @@ class MemoryZooKeeper:
         return self.service.failure
 
     async def stop(self) -> None:
-        """Close the listener and every connection. Sessions and data stay."""
+        """Sessions and data stay."""
         self._cancel_timers()
-        if self._listening is not None:
-            self._listening.close()
-            self.service.close_all()
-            await self._listening.wait_closed()
-            self._listening = None
+        await self._hang_up()
         if self._journal is not None:
             self._journal.close()
 

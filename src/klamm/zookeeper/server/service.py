@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from klamm.model.errors import AuthFailed, MarshallingError, SessionExpired, Unimplemented, ZooKeeperError
 from klamm.model.ports import Clock, WatchEvent, WatchKind
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, OpCode, Permission, Reader
-from klamm.zookeeper.server import reads, rules
+from klamm.zookeeper.server import reads, rules, watch_requests, words
 from klamm.zookeeper.server.access import digest_identity, permitted
 from klamm.zookeeper.server.connection import ServerConnection, Sink
 from klamm.zookeeper.server.database import Database, Failed, Journal, result_opcode
@@ -33,12 +33,9 @@ from klamm.zookeeper.server.tree import (
     SessionOpened,
     Transaction,
 )
-from klamm.zookeeper.server.watches import Family, Mode, WatchTable
+from klamm.zookeeper.server.watches import WatchTable
 
 log = logging.getLogger(__name__)
-
-VERSION: Final = "3.9.5-klamm"
-"""The release whose behaviour we follow: clients look at it to know what they may ask for."""
 
 OnWrite = Callable[[str, str, int], None]
 """Told of every applied change: what ("create", "set", ...), path, session; before the client hears of it."""
@@ -46,7 +43,6 @@ OnWrite = Callable[[str, str, int], None]
 OnCommit = Callable[[Transaction], None]
 """Told of every transaction, also of those that changed nothing, in the order of their zxids."""
 
-NO_WATCHER: Final = -121
 RECONFIG_DISABLED: Final = -123
 _EFFECT_NAMES: Final[dict[type[Effect], str]] = {
     NodeCreated: "create",
@@ -268,7 +264,8 @@ class ZooKeeperService:
 
     def _table(self) -> dict[int, Handler]:
         """By opcode. What is not in it ends the connection: a lone check; deleteContainer, a server's own."""
-        tree, data, child = self.database.tree, self.watches.data, self.watches.child
+        tree, watches = self.database.tree, self.watches
+        data, child = watches.data, watches.child
         table: dict[int, Handler] = {
             OpCode.PING: lambda connection, reader: b"",
             OpCode.EXISTS: lambda connection, reader: reads.exists(tree, connection.caller, reader, data, connection),
@@ -293,11 +290,17 @@ class ZooKeeperService:
             OpCode.RECONFIG: self._reconfig,
             OpCode.AUTH: self._auth,
             OpCode.SASL: lambda connection, reader: jute.pack_buffer(None),
-            OpCode.SET_WATCHES: self._set_watches,
-            OpCode.SET_WATCHES2: self._set_watches2,
-            OpCode.ADD_WATCH: self._add_watch,
-            OpCode.CHECK_WATCHES: self._check_watches,
-            OpCode.REMOVE_WATCHES: self._remove_watches,
+            OpCode.SET_WATCHES: lambda connection, reader: watch_requests.set_watches(
+                watches, tree, reader, connection
+            ),
+            OpCode.SET_WATCHES2: lambda connection, reader: watch_requests.set_watches2(
+                watches, tree, reader, connection
+            ),
+            OpCode.ADD_WATCH: lambda connection, reader: watch_requests.add_watch(watches, reader, connection),
+            OpCode.CHECK_WATCHES: lambda connection, reader: watch_requests.check_watches(watches, reader, connection),
+            OpCode.REMOVE_WATCHES: lambda connection, reader: watch_requests.remove_watches(
+                watches, reader, connection
+            ),
             OpCode.CLOSE_SESSION: self._close_session,
         }
         for opcode, read in rules.READ_ALONE.items():
@@ -351,77 +354,6 @@ class ZooKeeperService:
             raise AuthFailed
         return b""
 
-    # --- watches -----------------------------------------------------------------------------------------------------
-
-    def _set_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
-        zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
-        self._set_again(connection, zxid, data, exist, child)
-        return b""
-
-    def _set_watches2(self, connection: ServerConnection, reader: Reader) -> bytes:
-        zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
-        persistent, recursive = reader.strings(), reader.strings()
-        self._set_again(connection, zxid, data, exist, child)
-        for path in persistent:
-            self.watches.add_persistent(path, connection)
-        for path in recursive:
-            self.watches.add_recursive(path, connection)
-        return b""
-
-    def _set_again(
-        self,
-        connection: ServerConnection,
-        zxid: int,
-        data: Iterable[str],
-        exist: Iterable[str],
-        child: Iterable[str],
-    ) -> None:
-        def tell(watcher: ServerConnection, kind: WatchKind, path: str) -> None:
-            watcher.send(jute.event_frame(WatchEvent(kind, path)))
-
-        self.watches.set_again(
-            connection, self.database.tree.nodes, zxid, data=data, exist=exist, child=child, tell=tell
-        )
-
-    def _add_watch(self, connection: ServerConnection, reader: Reader) -> bytes:
-        path, mode = reader.path(), reader.int32()
-        if mode == 0:
-            self.watches.add_persistent(path, connection)
-        elif mode == 1:
-            self.watches.add_recursive(path, connection)
-        else:
-            raise MarshallingError(path, f"watch mode {mode}")
-        return jute.INT.pack(0)
-
-    def _check_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
-        path, kind = reader.path(), reader.int32()
-        if not any(family.has(path, connection, mode) for family, mode in self._watches_of(kind)):
-            raise jute.error_for(NO_WATCHER, path)
-        return b""
-
-    def _remove_watches(self, connection: ServerConnection, reader: Reader) -> bytes:
-        path, kind = reader.path(), reader.int32()
-        removed = [family.discard(path, connection, mode) for family, mode in self._watches_of(kind)]
-        if not any(removed):
-            raise jute.error_for(NO_WATCHER, path)
-        return b""
-
-    def _watches_of(self, kind: int) -> list[tuple[Family[ServerConnection], int]]:
-        """Where a watch of this wire type lives."""
-        data, child, every = self.watches.data, self.watches.child, ~0
-        match kind:
-            case 1:
-                return [(child, Mode.ONE_SHOT)]
-            case 2:
-                return [(data, Mode.ONE_SHOT)]
-            case 3:
-                return [(child, every), (data, every)]
-            case 4:
-                return [(child, Mode.PERSISTENT), (data, Mode.PERSISTENT)]
-            case 5:
-                return [(data, Mode.RECURSIVE)]
-        raise MarshallingError(detail=f"watch type {kind}")
-
     # --- after a commit ----------------------------------------------------------------------------------------------
 
     def _committed(self, transaction: Transaction, session_id: int) -> None:
@@ -448,36 +380,21 @@ class ZooKeeperService:
 
         self.watches.fire(event, tell)
 
-    # --- four-letter words -------------------------------------------------------------------------------------------
+    # --- for people --------------------------------------------------------------------------------------------------
 
     def answer_word(self, word: str) -> str:
-        match word:
-            case "ruok":
-                return "imok"
-            case "isro":
-                return "rw"
-            case "srvr":
-                return (
-                    f"Zookeeper version: {VERSION}, built on klamm\nLatency min/avg/max: 0/0.0/0\n"
-                    f"Received: {self._received}\nSent: {self._sent}\nConnections: {len(self.connections)}\n"
-                    f"Outstanding: 0\nZxid: {self.database.zxid:#x}\nMode: {self.mode}\n"
-                    f"Node count: {len(self.database.tree)}\n"
-                )
-            case "mntr":
-                return "".join(f"zk_{name}\t{value}\n" for name, value in self._figures())
-        return f"{word} is not executed because it is not in the whitelist.\n"
-
-    def _figures(self) -> list[tuple[str, str | int]]:
         tree = self.database.tree
-        return [
-            ("version", VERSION),
-            ("server_state", self.mode),
-            ("packets_received", self._received),
-            ("packets_sent", self._sent),
-            ("num_alive_connections", len(self.connections)),
-            ("outstanding_requests", 0),
-            ("znode_count", len(tree)),
-            ("watch_count", len(self.watches)),
-            ("ephemerals_count", sum(map(len, tree.ephemerals.values()))),
-            ("global_sessions", len(self.sessions)),
-        ]
+        return words.answer(
+            word,
+            words.Figures(
+                mode=self.mode,
+                zxid=self.database.zxid,
+                received=self._received,
+                sent=self._sent,
+                connections=len(self.connections),
+                nodes=len(tree),
+                watches=len(self.watches),
+                ephemerals=sum(map(len, tree.ephemerals.values())),
+                sessions=len(self.sessions),
+            ),
+        )

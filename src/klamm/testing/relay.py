@@ -1,0 +1,107 @@
+"""A relay in front of a server: it stands for the network between two processes, and does to it what networks do.
+
+Bytes go both ways between a port of its own and another one. It can be silent without closing anything; shut, it
+refuses new connections and has cut those it had. What reads along, or holds something back, overrides `ways`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+HOST: Final = "127.0.0.1"
+CHUNK_BYTES: Final = 1 << 18
+
+Ways = tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]
+
+
+class Relay:
+    def __init__(self, target_port: int, port: int = 0) -> None:
+        """`port`: its own; without one it takes any."""
+        self._target_port = target_port
+        self._wanted_port = port
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[None]] = set()
+        """Both ways of each connection. They are cancelled, never the connection: asyncio would log it as an error."""
+        self._may_pass = asyncio.Event()
+        self._may_pass.set()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def silence(self) -> None:
+        self._may_pass.clear()
+
+    def speak(self) -> None:
+        self._may_pass.set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._accept, HOST, self._wanted_port)
+
+    async def shut(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            for way in self._open:
+                way.cancel()
+            await asyncio.gather(*self._connections)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        await self.open()
+        try:
+            yield self
+        finally:
+            await self.shut()
+
+    def ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+    ) -> Ways:
+        """From the client on, and back to it; the end of either ends the connection."""
+        return self.pump(reader, back), self.pump(there, writer)
+
+    async def pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see: Callable[[bytes], None] | None = None
+    ) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._may_pass.wait()
+            if see is not None:
+                see(data)
+            writer.write(data)
+            await writer.drain()
+        await self._may_pass.wait()  # an end is a word too
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        try:
+            there, back = await asyncio.open_connection(HOST, self._target_port)
+        except OSError:
+            writer.close()
+            return
+        if self._server is not None:  # not shut while we connected
+            ways = {asyncio.create_task(work) for work in self.ways(reader, writer, there, back)}
+            self._open |= ways
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._open -= ways
+        for end in (writer, back):
+            end.transport.abort()
+        await asyncio.gather(writer.wait_closed(), back.wait_closed(), return_exceptions=True)
