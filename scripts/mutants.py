@@ -37,6 +37,7 @@ WORKERS = 2
 """Each with a copy of its own. More would find tests red that only waited for the machine."""
 SECONDS_PER_TEST = 60
 IDS_PER_MUTANT = 3
+SAID_MAX = 200
 RED = 1  # pytest's code for failed tests; any other means that they could not be run
 
 
@@ -133,7 +134,8 @@ def judge(tree: Path, mutant: Mutant) -> Verdict:
     finally:
         path.write_text(original)
     if result.returncode == RED:
-        return Verdict(True, next(iter(re.findall(r"^(?:FAILED|ERROR) (.*)", result.stdout, re.MULTILINE)), "?"))
+        first = re.search(r"^(?:FAILED|ERROR) (tests/.*)", result.stdout, re.MULTILINE)
+        return Verdict(True, first[1][:SAID_MAX] if first else "by no test that has a name")
     if result.returncode == 0:
         return Verdict(False, f"not caught by {' '.join(mutant.tests)}")
     return Verdict(False, f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from klamm.model.errors import ErrorCode
-from klamm.testing.relay import Relay, Ways
+from klamm.testing.relay import End, Relay, Ways
 from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, parse_request
@@ -32,6 +32,10 @@ class ControlRequest:
     answer: ErrorCode | None = None
 
 
+Unanswered = dict[int, tuple[RequestHeader, ControlRequest]]
+"""By correlation id, of one connection."""
+
+
 class ControlRelay(Relay):
     """Once armed for a sender, its first StopReplica that deletes is held back, and whatever it sends after that."""
 
@@ -48,23 +52,12 @@ class ControlRelay(Relay):
     def release(self) -> None:
         self._is_released.set()
 
-    def ways(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        there: asyncio.StreamReader,
-        back: asyncio.StreamWriter,
-    ) -> Ways:
-        unanswered: dict[int, tuple[RequestHeader, ControlRequest]] = {}
-        return self._requests(reader, back, unanswered), self._answers(there, writer, unanswered)
+    def ways(self, client: End, server: End) -> Ways:
+        unanswered: Unanswered = {}
+        return self._requests(client, server, unanswered), self._answers(server, client, unanswered)
 
-    async def _requests(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        unanswered: dict[int, tuple[RequestHeader, ControlRequest]],
-    ) -> None:
-        while frame := await _frame(reader):
+    async def _requests(self, source: End, target: End, unanswered: Unanswered) -> None:
+        while frame := await _frame(source.reader):
             header, body = parse_request(memoryview(frame)[SIZE.size :])
             if header.api_key in CONTROL:
                 request = _read(header, body)
@@ -73,16 +66,11 @@ class ControlRelay(Relay):
                 if request.sender == self._armed_for and (request.deletes or self.held):
                     self.held.append(request)
                     await self._is_released.wait()
-            writer.write(frame)
-            await writer.drain()
+            target.writer.write(frame)
+            await target.writer.drain()
 
-    async def _answers(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        unanswered: dict[int, tuple[RequestHeader, ControlRequest]],
-    ) -> None:
-        while frame := await _frame(reader):
+    async def _answers(self, source: End, target: End, unanswered: Unanswered) -> None:
+        while frame := await _frame(source.reader):
             (correlation_id,) = CORRELATION.unpack_from(frame, SIZE.size)
             if (known := unanswered.pop(correlation_id, None)) is not None:
                 header, request = known
@@ -90,8 +78,8 @@ class ControlRelay(Relay):
                 body = memoryview(frame)[SIZE.size + CORRELATION.size + tags :]
                 answer = decode_response(header.api_key, header.api_version, body)
                 request.answer = ErrorCode(answer.error_code)
-            writer.write(frame)
-            await writer.drain()
+            target.writer.write(frame)
+            await target.writer.drain()
 
 
 def _read(header: RequestHeader, body: memoryview) -> ControlRequest:

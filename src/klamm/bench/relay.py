@@ -7,11 +7,10 @@ is timed while it is in the way.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Final
 
-from klamm.testing.relay import Relay, Ways
+from klamm.testing.relay import End, Relay, Ways
 from klamm.zookeeper.jute import INT, OpCode, Reader
 from klamm.zookeeper.server.rules import read_multi
 
@@ -86,11 +85,5 @@ class CountingRelay(Relay):
         super().__init__(target_port)
         self.counts: Counter[str] = Counter()
 
-    def ways(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        there: asyncio.StreamReader,
-        back: asyncio.StreamWriter,
-    ) -> Ways:
-        return self.pump(reader, back, OperationCounter(self.counts).feed), self.pump(there, writer)
+    def ways(self, client: End, server: End) -> Ways:
+        return self.pump(client, server, OperationCounter(self.counts).feed), self.pump(server, client)

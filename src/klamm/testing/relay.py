@@ -9,12 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 HOST: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 18
 
 Ways = tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]
+
+
+class End(NamedTuple):
+    """Of a connection that is relayed: what comes from there, and what goes there."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
 
 class Relay:
@@ -63,25 +70,17 @@ class Relay:
         finally:
             await self.shut()
 
-    def ways(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        there: asyncio.StreamReader,
-        back: asyncio.StreamWriter,
-    ) -> Ways:
-        """From the client on, and back to it; the end of either ends the connection."""
-        return self.pump(reader, back), self.pump(there, writer)
+    def ways(self, client: End, server: End) -> Ways:
+        """There and back; the end of either ends the connection."""
+        return self.pump(client, server), self.pump(server, client)
 
-    async def pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see: Callable[[bytes], None] | None = None
-    ) -> None:
-        while data := await reader.read(CHUNK_BYTES):
+    async def pump(self, source: End, target: End, see: Callable[[bytes], None] | None = None) -> None:
+        while data := await source.reader.read(CHUNK_BYTES):
             await self._may_pass.wait()
             if see is not None:
                 see(data)
-            writer.write(data)
-            await writer.drain()
+            target.writer.write(data)
+            await target.writer.drain()
         await self._may_pass.wait()  # an end is a word too
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,18 +89,18 @@ class Relay:
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
         try:
-            there, back = await asyncio.open_connection(HOST, self._target_port)
+            ends = End(reader, writer), End(*await asyncio.open_connection(HOST, self._target_port))
         except OSError:
             writer.close()
             return
         if self._server is not None:  # not shut while we connected
-            ways = {asyncio.create_task(work) for work in self.ways(reader, writer, there, back)}
+            ways = {asyncio.create_task(work) for work in self.ways(*ends)}
             self._open |= ways
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             self._open -= ways
-        for end in (writer, back):
-            end.transport.abort()
-        await asyncio.gather(writer.wait_closed(), back.wait_closed(), return_exceptions=True)
+        for end in ends:
+            end.writer.transport.abort()
+        await asyncio.gather(*(end.writer.wait_closed() for end in ends), return_exceptions=True)
