@@ -98,12 +98,8 @@ def _exists(test: str) -> bool:
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
         return False
-    functions = (
-        node
-        for node in ast.parse((ROOT / path).read_text()).body
-        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
-    )
-    return not name or name.partition("[")[0] in {function.name for function in functions}
+    found = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
+    return not name or found.issuperset(name.partition("[")[0].split("::"))
 
 
 def copy_tree(target: Path) -> None:

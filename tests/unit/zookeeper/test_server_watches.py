@@ -64,10 +64,8 @@ def test_any_sequence(sequence: list[Registration | tuple[WatchKind, str] | str]
             register(table, step)
             registered.add(step)
         else:
-            told: list[str] = []
-            table.fire(Event(step[0], step[1], OPEN_ACL), lambda watcher, kind, path, told=told: told.append(watcher))
             wanted, registered = expected(registered, *step)
-            assert sorted(told) == sorted(wanted)
+            assert sorted(told_of(table, *step)) == sorted(wanted)
     for watcher in ("x", "y"):
         table.forget(watcher)
     assert len(table) == 0
@@ -86,6 +84,28 @@ def register(table: WatchTable[str], entry: Registration) -> None:
             table.add_persistent(path, watcher)
         case _:
             table.add_recursive(path, watcher)
+
+
+def told_of(table: WatchTable[str], kind: WatchKind, path: str) -> list[str]:
+    told: list[str] = []
+    table.fire(Event(kind, path, OPEN_ACL), lambda watcher, kind, path: told.append(watcher))
+    return told
+
+
+@pytest.mark.case("ZK-70")
+def test_a_watch_is_spent_by_its_event() -> None:
+    table: WatchTable[str] = WatchTable()
+    table.data.add("/a", "x", Mode.ONE_SHOT)
+    assert told_of(table, WatchKind.DATA_CHANGED, "/a") == ["x"]
+    assert told_of(table, WatchKind.DATA_CHANGED, "/a") == []
+
+
+@pytest.mark.case("ZK-72")
+def test_a_child_watch_hears_of_the_nodes_own_deletion() -> None:
+    table: WatchTable[str] = WatchTable()
+    table.child.add("/a", "x", Mode.ONE_SHOT)
+    table.data.add("/a", "y", Mode.ONE_SHOT)
+    assert sorted(told_of(table, WatchKind.DELETED, "/a")) == ["x", "y"]
 
 
 @pytest.mark.case("ZK-97")
