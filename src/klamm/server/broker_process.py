@@ -23,7 +23,7 @@ HOST: Final = "127.0.0.1"
 
 
 class BrokerProcess(ServerProcess):
-    """`directory` holds server.properties, output.log and, in data/, the log directory."""
+    """`directory` holds server.properties, broker.log and, in data/, the log directory."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BrokerProcess(ServerProcess):
         port: int = 0,
     ) -> None:
         """Without a `port` it reserves one when it first starts."""
-        super().__init__(f"broker {broker_id}", directory / "output.log")
+        super().__init__(f"broker {broker_id}", directory / "broker.log")
         self.id = broker_id
         self.zookeeper = zookeeper
         self.directory = directory

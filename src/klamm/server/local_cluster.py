@@ -159,7 +159,7 @@ class LocalCluster:
                 while not await self._is_ready():
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            logs = self._directory / "broker-*" / "output.log"
+            logs = self._directory / "broker-*" / "broker.log"
             raise ChildFailed(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
 
     async def _is_ready(self) -> bool:
