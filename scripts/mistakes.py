@@ -6,7 +6,9 @@ the list must follow it.
 
 from __future__ import annotations
 
+import compileall
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -25,17 +27,23 @@ class TextNotFoundOnce(Exception):
     pass
 
 
+def copy_tree(target: Path) -> None:
+    """With byte code that names the hash of its source: a mistake is noticed by what it says, not by when it was made,
+    and every other module is compiled already."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, target / name)
+    compileall.compile_dir(target / "src", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+
+
 @contextmanager
 def copied_tree() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="klamm-mistakes-") as directory:
-        tree = Path(directory)
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
-                shutil.copy(source, tree / name)
-        yield tree
+        copy_tree(Path(directory))
+        yield Path(directory)
 
 
 @contextmanager
@@ -52,9 +60,8 @@ def mistake(tree: Path, file: str, old: str, new: str) -> Iterator[None]:
 
 
 def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python, with the copy's modules in front of the installed ones; without byte code, which could outlive a
-    mistake."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    """Python, with the copy's modules in front of the installed ones."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 

@@ -2,20 +2,16 @@
 
     python scripts/mutants.py [word ...]     only the mutants whose name, file or tests contain one of the words
 
-A list of small mistakes that were made or feared; each names the tests that stand against it. The checkout is never
-touched. First all the tests run without any mistake, so that a broken environment does not pass for a caught one. A
-mistake whose text is not found exactly once fails before that: the code has moved on, and the list must follow it. At
-the end stands how many mutants each section of behaviour cases has: one for every three ids at least.
+A list of small mistakes that were made or feared; each names the tests that stand against it. First all the tests run
+without any mistake, so that a broken environment does not pass for a caught one. A mistake whose text is not found
+exactly once fails before that: the code has moved on, and the list must follow it. At the end stands how many mutants
+each section of behaviour cases has: one for every three ids at least.
 """
 
 from __future__ import annotations
 
 import ast
-import compileall
-import os
-import py_compile
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,16 +25,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from mistakes import RED, ROOT, copy_tree, mistake, run_tests
+
 LIST = ROOT / "tests" / "mutants.toml"
 CASES = ROOT / "tests" / "cases.toml"
-COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "Makefile")
 WORKERS = 2
 """Each with a copy of its own. More would find tests red that only waited for the machine."""
-SECONDS_PER_TEST = 60
 IDS_PER_MUTANT = 3
 SAID_MAX = 200
-RED = 1  # pytest's code for failed tests; any other means that they could not be run
 
 
 class Mutant(NamedTuple):
@@ -102,33 +96,9 @@ def _exists(test: str) -> bool:
     return not name or found.issuperset(name.partition("[")[0].split("::"))
 
 
-def copy_tree(target: Path) -> None:
-    """With byte code that names the hash of its source: a mistake is noticed by what it says, not by when it was made,
-    and every other module is compiled already."""
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            shutil.copy(source, target / name)
-    compileall.compile_dir(target / "src", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
-
-
-def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """With the copy's modules in front of the installed ones."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={SECONDS_PER_TEST}"]
-    return subprocess.run([*command, *tests], cwd=tree, env=environment, capture_output=True, text=True, check=False)
-
-
 def judge(tree: Path, mutant: Mutant) -> Verdict:
-    path = tree / mutant.file
-    original = path.read_text()
-    path.write_text(original.replace(mutant.old, mutant.new))
-    try:
+    with mistake(tree, mutant.file, mutant.old, mutant.new):
         result = run_tests(tree, mutant.tests)
-    finally:
-        path.write_text(original)
     if result.returncode == RED:
         first = re.search(r"^(?:FAILED|ERROR) (tests/.*)", result.stdout, re.MULTILINE)
         return Verdict(True, first[1][:SAID_MAX] if first else "by no test that has a name")

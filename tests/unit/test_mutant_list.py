@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
+import mutants as script
 import pytest
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "mutants.py"))
-FILE, TEST = "scripts/mutants.py", "tests/unit/test_mutant_list.py"
+FILE, TEST = "scripts/mistakes.py", "tests/unit/test_mutant_list.py"
 
 
 def test_the_list_holds() -> None:
-    mutants, names = SCRIPT["read"]()
-    assert SCRIPT["findings"](mutants, SCRIPT["count"](mutants, names)) == []
+    mutants, names = script.read()
+    assert script.findings(mutants, script.count(mutants, names)) == []
 
 
 @pytest.mark.parametrize(
@@ -29,16 +26,16 @@ def test_the_list_holds() -> None:
     ],
 )
 def test_what_is_wrong_with_a_list(mutants: list[tuple[str, str, str, list[str]]], found: list[str] | None) -> None:
-    made = [SCRIPT["Mutant"](name, file, old, "", tests) for name, file, old, tests in mutants]
-    said = SCRIPT["findings"](made, [])
+    made = [script.Mutant(name, file, old, "", tests) for name, file, old, tests in mutants]
+    said = script.findings(made, [])
     assert said == found if found is not None else len(said) == 1
 
 
 @pytest.mark.parametrize(("names", "short"), [(["EVT-01 a", "EVT-04 b"], False), (["EVT-01 a", "EVTX b", "c"], True)])
 def test_a_mutant_for_every_three_ids(names: list[str], short: bool) -> None:
-    made = [SCRIPT["Mutant"](name, FILE, "RED = 1", "", [TEST]) for name in names]
-    (section,) = SCRIPT["count"](made, ["EVT"])
+    made = [script.Mutant(name, FILE, "RED = 1", "", [TEST]) for name in names]
+    (section,) = script.count(made, ["EVT"])
     assert (section.ids, section.is_short) == (4, short)
-    assert [line for line in SCRIPT["findings"](made, [section]) if line.startswith("EVT:")] == (
+    assert [line for line in script.findings(made, [section]) if line.startswith("EVT:")] == (
         ["EVT: 1 mutants for 4 ids"] if short else []
     )
