@@ -12,7 +12,7 @@ from click.testing import Result
 from kazoo.client import KazooClient
 from typer.testing import CliRunner
 
-from klamm.cli.main import app
+from klamm.cli.app import app
 from klamm.testing.cluster import KlammCluster
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from klamm.cli.main import app
+from klamm.cli.app import app
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.server.inspection import zookeeper

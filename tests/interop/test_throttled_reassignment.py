@@ -20,7 +20,7 @@ from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
 from typer.testing import CliRunner
 
-from klamm.cli.main import app
+from klamm.cli.app import app
 from klamm.testing.apache_kafka import ToolResult, run_tool
 from klamm.testing.cluster import KlammCluster
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from klamm.cli.main import app
+from klamm.cli.app import app
 from klamm.simulation import seeds as seeds_module
 from klamm.simulation.cluster import Scenario, simulate
 from klamm.simulation.seeds import Verdict, judge_all

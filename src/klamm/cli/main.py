@@ -1,39 +1,51 @@
-"""The klamm command. Each group of commands has its module; this file only mounts them."""
+"""The way into the klamm command: a broker starts past Typer, everything else through it.
+
+A broker that starts again is missed meanwhile, and imports are a good part of its start, Typer's the largest of them.
+So how `klamm broker` is called is looked at here; what is not plain, a question or a mistake, is for Typer to answer.
+"""
 
 from __future__ import annotations
 
-import typer
+import sys
+from collections.abc import Sequence
 
-from klamm.cli import messages, servers
-from klamm.cli.bench import bench_app
-from klamm.cli.controller import controller_app, deletions
-from klamm.cli.lake import lake_app
-from klamm.cli.leaders import leaders_app
-from klamm.cli.reassign import reassign_app
-from klamm.cli.simulate import simulate
-from klamm.cli.topics import topics_app
-
-app = typer.Typer(
-    name="klamm",
-    help="A Kafka-compatible cluster around the ZooKeeper-based controller.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
-app.command()(servers.up)
-app.command()(servers.broker)
-app.command()(servers.zookeeper)
-app.add_typer(topics_app, name="topics")
-app.add_typer(controller_app, name="controller")
-app.command()(deletions)
-app.add_typer(reassign_app, name="reassign")
-app.add_typer(leaders_app, name="leaders")
-app.command()(messages.produce)
-app.command()(messages.consume)
-app.add_typer(lake_app, name="lake")
-app.command()(simulate)
-app.add_typer(bench_app, name="bench")
+from klamm.model.errors import KlammError
 
 
 def main() -> None:
-    app()
+    asked = broker_arguments(sys.argv[1:])
+    if asked is None:
+        from klamm.cli.app import app
+
+        app()
+        return
+    from klamm.cli import broker
+
+    try:
+        broker.start(*asked)
+    except KlammError as error:
+        sys.exit(f"klamm: {error}")
+
+
+def broker_arguments(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Properties file and overrides.
+
+    >>> broker_arguments(["broker", "a.properties", "--override", "broker.id=1"])
+    ('a.properties', ['broker.id=1'])
+    >>> broker_arguments(["broker", "--help"]), broker_arguments(["broker"]), broker_arguments(["topics", "list"])
+    (None, None, None)
+    """
+    if arguments[:1] != ["broker"]:
+        return None
+    files: list[str] = []
+    overrides: list[str] = []
+    rest = iter(arguments[1:])
+    for argument in rest:
+        value = next(rest, None) if argument == "--override" else None
+        if value is not None:
+            overrides.append(value)
+        elif argument.startswith("-"):
+            return None
+        else:
+            files.append(argument)
+    return (files[0], overrides) if len(files) == 1 else None

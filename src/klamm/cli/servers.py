@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from klamm.cli.broker import start
 from klamm.cli.output import clear_errors
-from klamm.model.errors import ConfigError
 
 
 def up(
@@ -36,10 +36,8 @@ def broker(
     override: Annotated[list[str] | None, typer.Option("--override", help="key=value, repeatable.")] = None,
 ) -> None:
     """Run one broker in the foreground. SIGTERM is a controlled shutdown."""
-    from klamm.server.process import run_broker
-
     with clear_errors():
-        run_broker(_properties(server_properties, override or []))
+        start(str(server_properties), override or [])
 
 
 def zookeeper(
@@ -53,18 +51,3 @@ def zookeeper(
     del memory
     with clear_errors():
         run_zookeeper(port=port, data=data)
-
-
-def _properties(path: Path, overrides: list[str]) -> dict[str, str]:
-    from klamm.model.settings import parse_properties
-
-    try:
-        properties = parse_properties(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    for entry in overrides:
-        key, equals, value = entry.partition("=")
-        if not equals:
-            raise ConfigError(f"--override {entry!r} is not key=value")
-        properties[key.strip()] = value.strip()
-    return properties

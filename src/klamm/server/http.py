@@ -1,9 +1,9 @@
 """The HTTP side of a broker process: `/metrics` for Prometheus. Off unless `klamm.http.listener` names an address.
 
 Starlette on uvicorn, in the broker's own loop and without uvicorn's signal handlers: signals are the process's business
-(`runtime`). Both take a quarter of a second to import, so they are imported last, in a thread, when the broker already
-answers: neither a cold start nor an election waits for them. The port is taken early: an address that cannot be had
-stops the start with a clear line.
+(`runtime`). They and Prometheus' client take a quarter of a second to import, so they are imported last, in a thread,
+when the broker already answers: neither a cold start nor an election waits for them. The port is taken early: an
+address that cannot be had stops the start with a clear line.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import choose_encoder
-
 from klamm.model.errors import ConfigError
 from klamm.telemetry.metrics import MetricsRegistry
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
 
 BACKLOG: Final = 64
 CONNECTIONS_MAX: Final = 64
@@ -34,9 +30,7 @@ GRACE_SECONDS: Final = 1
 
 class HttpListener:
     def __init__(self, host: str, port: int, metrics: MetricsRegistry) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(metrics)
-        ProcessCollector(registry=self._registry)
+        self._metrics = metrics
         metrics.read("klamm", "Process", "TaskCount", lambda: len(asyncio.all_tasks()))
         self._socket = _bind(host, port)
         self.url = f"http://{host or '127.0.0.1'}:{self._socket.getsockname()[1]}"
@@ -65,12 +59,6 @@ class HttpListener:
         server.should_exit = True
         await serving
 
-    async def _metrics(self, request: Request) -> Response:
-        from starlette.responses import Response
-
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"Content-Type": content_type})
-
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -86,18 +74,31 @@ def _bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _server(metrics: Any) -> Any:
+def _server(metrics: MetricsRegistry) -> Any:
     """A uvicorn server that leaves signals and logging alone. In a thread: this is where the imports happen."""
     import uvicorn
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.exposition import choose_encoder
     from starlette.applications import Starlette
+    from starlette.responses import Response
     from starlette.routing import Route
+
+    from klamm.telemetry.prometheus import RegistryCollector
+
+    registry = CollectorRegistry()
+    registry.register(RegistryCollector(metrics))
+    ProcessCollector(registry=registry)
+
+    async def scraped(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"Content-Type": content_type})
 
     class Embedded(uvicorn.Server):
         def capture_signals(self) -> Any:
             return nullcontext()
 
     config = uvicorn.Config(
-        Starlette(routes=[Route("/metrics", metrics, methods=["GET"])]),
+        Starlette(routes=[Route("/metrics", scraped, methods=["GET"])]),
         log_config=None,
         log_level="warning",
         access_log=False,

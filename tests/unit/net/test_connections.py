@@ -16,6 +16,7 @@ from klamm.net.connections import ConnectionLimits, Verdict
 from klamm.net.listener import Listener
 from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.prometheus import exposition
 from klamm.wire.apis import ApiKey
 from klamm.wire.connection import RequestHeader, request_head
 
@@ -243,7 +244,7 @@ async def test_traffic_is_counted_under_kafkas_names() -> None:
         while server.connection_count:
             await asyncio.sleep(0)
         assert (value("connection-count"), value("connection-close-total")) == (0, 1)
-    text = metrics.exposition().decode()
+    text = exposition(metrics).decode()
     assert (
         'kafka_server_socket_server_metrics_connection_creation_total{listener="CLIENT",networkProcessor="0"} 1.0'
         in text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.prometheus import exposition
 
 
 def test_metrics_are_exported_under_kafkas_names() -> None:
@@ -9,7 +10,7 @@ def test_metrics_are_exported_under_kafkas_names() -> None:
     registry.meter("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec").mark(2)
     registry.timer("kafka.controller", "ControllerStats", "LeaderElectionRateAndTimeMs").update(12.5)
     registry.read("kafka.controller", "ControllerChannelManager", "QueueSize", lambda: 7, broker_id="3")
-    text = registry.exposition().decode()
+    text = exposition(registry).decode()
     assert "kafka_controller_kafkacontroller_activecontrollercount 1.0" in text
     assert "kafka_controller_controllerstats_uncleanleaderelections_total 2.0" in text
     assert "kafka_controller_controllerstats_leaderelectionrateandtimems_sum 12.5" in text

@@ -1,0 +1,38 @@
+"""klamm broker: one broker in the foreground, from its properties file on."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
+from klamm.model.errors import ConfigError
+
+
+def start(file: str, overrides: Sequence[str]) -> None:
+    """Returns, or exits, when the broker has stopped. Raises ConfigError."""
+    properties = _properties(Path(file), overrides)
+    gc.disable()  # what is imported stays; to look for garbage in it is a tenth of the time
+    from klamm.wire.kafka_python import without_clients
+
+    without_clients()
+    from klamm.server.process import run_broker
+
+    gc.freeze()
+    gc.enable()
+    run_broker(properties)
+
+
+def _properties(path: Path, overrides: Sequence[str]) -> dict[str, str]:
+    from klamm.model.settings import parse_properties
+
+    try:
+        properties = parse_properties(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    for entry in overrides:
+        key, equals, value = entry.partition("=")
+        if not equals:
+            raise ConfigError(f"--override {entry!r} is not key=value")
+        properties[key.strip()] = value.strip()
+    return properties

@@ -1,0 +1,84 @@
+"""A registry as Prometheus reads it, the way Kafka's JMX exporter spells it. Imported when somebody scrapes.
+
+Spelling is that of the JMX exporter's own example for Kafka, on which operators' dashboards are built: all in lower
+case, what counts (`...PerSec`, `...-total`) without that ending and with `_total`, a timer as a summary with its
+quantiles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from klamm.telemetry.metrics import Instrument, MetricName, MetricsRegistry, Timer, value_of
+
+COUNTER_ENDINGS: Final = ("PerSec", "-total")
+
+
+class RegistryCollector(Collector):
+    def __init__(self, metrics: MetricsRegistry) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, list[tuple[MetricName, Instrument]]] = {}
+        for name, instrument in self._metrics.instruments():
+            families.setdefault(spelled(name), []).append((name, instrument))
+        for family, members in families.items():
+            labels = sorted({key.replace("-", "_") for name, _ in members for key, _ in name.tags})
+            yield _family(family, labels, members)
+
+
+def exposition(metrics: MetricsRegistry) -> bytes:
+    """In Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(RegistryCollector(metrics))
+    return generate_latest(registry)
+
+
+def spelled(name: MetricName) -> str:
+    """
+    >>> spelled(MetricName("kafka.server", "ReplicaManager", "IsrShrinksPerSec"))
+    'kafka_server_replicamanager_isrshrinks'
+    """
+    counted = name.name
+    for ending in COUNTER_ENDINGS:
+        counted = counted.removesuffix(ending)
+    return re.sub(r"[^a-z0-9_]", "_", f"{name.group}_{name.type}_{counted}".lower())
+
+
+def _is_counter(name: MetricName) -> bool:
+    return name.name.endswith(COUNTER_ENDINGS)
+
+
+def _family(family: str, labels: list[str], members: list[tuple[MetricName, Instrument]]) -> Metric:
+    def label_values(name: MetricName) -> list[str]:
+        tags = {key.replace("-", "_"): value for key, value in name.tags}
+        return [tags.get(label, "") for label in labels]
+
+    first_name, first = members[0]
+    help_text = f"{first_name.group}:type={first_name.type},name={first_name.name}"
+    if _is_counter(first_name):
+        counters = CounterMetricFamily(family, help_text, labels=labels)
+        for name, instrument in members:
+            counters.add_metric(label_values(name), value_of(instrument))
+        return counters
+    if isinstance(first, Timer):
+        summaries = SummaryMetricFamily(family, help_text, labels=labels)
+        for name, instrument in members:
+            assert isinstance(instrument, Timer)
+            values = label_values(name)
+            summaries.add_metric(values, count_value=instrument.count, sum_value=instrument.sum_ms)
+            for quantile, sample in instrument.quantiles().items():
+                summaries.add_sample(
+                    family, {**dict(zip(labels, values, strict=True)), "quantile": str(quantile)}, sample
+                )
+        return summaries
+    gauges = GaugeMetricFamily(family, help_text, labels=labels)
+    for name, instrument in members:
+        gauges.add_metric(label_values(name), value_of(instrument))
+    return gauges

@@ -1,0 +1,60 @@
+"""The way into the klamm command: what goes past Typer, and what a broker's process does without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from klamm.cli.main import broker_arguments
+
+STARTED = """
+import sys
+from klamm.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    print(ended)
+print(sorted({"typer", "pydantic", "rich", "prometheus_client", "kafka.admin", "starlette"} & sys.modules.keys()))
+from kafka import KafkaProducer
+print(KafkaProducer.__module__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["broker", "a"], ("a", [])),
+        (["broker", "--override", "x=1", "a", "--override", "y=-2"], ("a", ["x=1", "y=-2"])),
+        (["broker", "a", "b"], None),
+        (["broker", "a", "--override"], None),
+        (["broker", "a", "--help"], None),
+        (["broker"], None),
+        (["topics", "list"], None),
+        ([], None),
+    ],
+)
+def test_a_plain_broker_goes_past_typer(arguments: list[str], asked: tuple[str, list[str]] | None) -> None:
+    assert broker_arguments(arguments) == asked
+
+
+def test_a_broker_imports_neither_the_command_line_nor_clients(tmp_path: Path) -> None:
+    """A mistake in the properties is found when everything is imported. A client is still to be had."""
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=first\n")
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTED, "broker", str(file)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    ended, imported, client = ran.stdout.splitlines()
+    assert ended.startswith("klamm: broker.id='first' is not valid")
+    assert (imported, client) == ("[]", "kafka.producer.kafka")
+
+
+def test_a_file_that_is_not_there() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "klamm", "broker", "nowhere"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, ran.stderr) == (1, "klamm: cannot read nowhere: No such file or directory\n")
