@@ -74,7 +74,7 @@ def asked(view: ControllerContext) -> Iterable[TopicPartition]:
 def to_give_back(view: ControllerContext, broker: BrokerId, percentage: int) -> list[PartitionIndex]:
     """Leaderships that `broker` should get back, if it lacks more than this share of what it is preferred for."""
     preferred, elsewhere = 0, []
-    for i in view.partitions_on(broker):
+    for i in view.replicas.on(broker):
         if view.assignment_of(i).replicas[0] != broker or view.topic_of(i) in view.deleting:
             continue
         preferred += 1

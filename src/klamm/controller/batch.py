@@ -23,9 +23,10 @@ class Stop(NamedTuple):
 
 class RequestBatch:
     def __init__(self) -> None:
-        self.leader_and_isr: dict[BrokerId, dict[PartitionIndex, bool]] = {}
-        """Per broker the partitions and whether the replica is new; once new, always new."""
-        self.metadata: dict[PartitionIndex, None] = {}
+        self.leader_and_isr: dict[BrokerId, set[PartitionIndex]] = {}
+        self.new: dict[BrokerId, set[PartitionIndex]] = {}
+        """Of those, the replicas that are new to their broker; once new, always new."""
+        self.metadata: set[PartitionIndex] = set()
         self.metadata_to: set[BrokerId] = set()
         self.stop_replica: dict[BrokerId, dict[PartitionIndex, Stop]] = {}
 
@@ -37,9 +38,10 @@ class RequestBatch:
     ) -> None:
         for broker in recipients:
             if broker in view.brokers:
-                told = self.leader_and_isr.setdefault(broker, {})
-                told[partition] = is_new or told.get(partition, False)
-        self.metadata[partition] = None
+                self.leader_and_isr.setdefault(broker, set()).add(partition)
+                if is_new:
+                    self.new.setdefault(broker, set()).add(partition)
+        self.metadata.add(partition)
         self.metadata_to.update(view.brokers)
 
     def add_written(
@@ -57,28 +59,18 @@ class RequestBatch:
             told = group if brokers else [i for i in group if not view.is_leaving(i)]
             for broker in brokers:
                 if broker in view.brokers:
-                    self._tell_leader_and_isr(broker, told)
+                    self.leader_and_isr.setdefault(broker, set()).update(told)
             if told:
-                self.metadata.update(dict.fromkeys(told))
+                self.metadata.update(told)
                 self.metadata_to.update(view.brokers)
-
-    def _tell_leader_and_isr(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
-        """Replicas that are not new, unless an earlier word of this batch said so."""
-        told = self.leader_and_isr.get(broker)
-        if told is None:
-            self.leader_and_isr[broker] = dict.fromkeys(partitions, False)
-        elif told.keys().isdisjoint(partitions):
-            told.update(dict.fromkeys(partitions, False))
-        else:
-            told.update({i: told.get(i, False) for i in partitions})
 
     def add_leader_and_isr_on(
         self, view: ControllerContext, broker: BrokerId, partitions: Sequence[PartitionIndex]
     ) -> None:
         """Many partitions of one broker, known already: a start or a fail-over."""
         if broker in view.brokers:
-            self._tell_leader_and_isr(broker, partitions)
-        self.metadata.update(dict.fromkeys(partitions))
+            self.leader_and_isr.setdefault(broker, set()).update(partitions)
+        self.metadata.update(partitions)
         self.metadata_to.update(view.brokers)
 
     def add_metadata(
@@ -88,8 +80,9 @@ class RequestBatch:
         their topic is being deleted: brokers forget them all the same, it may only be we who could not read it."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
         state_of, deleting = view.columns.state, view.deleting
-        told = [i for i in partitions if state_of[i] is not None or (deleting and view.topic_of(i) in deleting)]
-        self.metadata.update(dict.fromkeys(told))
+        self.metadata.update(
+            [i for i in partitions if state_of[i] is not None or (deleting and view.topic_of(i) in deleting)]
+        )
 
     def add_stop_replica(
         self,

@@ -58,7 +58,7 @@ def on_broker_startup(
     yield Move(cause=cause, metadata=(), metadata_to=others)
     # Topics being deleted too: one that was away, but not restarted, may have them in its cache, and hears to forget.
     yield Move(cause=cause, metadata=view.all_partitions(), metadata_to=started)
-    yield from replicas_online(view, {broker: view.partitions_on(broker) for broker in started}, cause)
+    yield from replicas_online(view, {broker: view.replicas.on(broker) for broker in started}, cause)
     yield from elect_leaderless(view, controller_epoch, cause)
     yield from resume_deletions(view, controller_epoch, cause, retry=True)
 
@@ -70,9 +70,7 @@ def on_broker_failure(
     cause: str,
 ) -> Decision:
     """The brokers have left the context already."""
-    yield from on_replicas_offline(
-        view, controller_epoch, {broker: view.partitions_on(broker) for broker in dead}, cause
-    )
+    yield from on_replicas_offline(view, controller_epoch, {broker: view.replicas.on(broker) for broker in dead}, cause)
 
 
 def on_replicas_offline(
@@ -102,7 +100,7 @@ def on_broker_suspected(
 ) -> Decision:
     """It is among the suspects already. 1. What it leads, then what it follows, goes on without it; 2. its replicas are
     offline. It hears nothing of this: should it live, the start-up sequence tells it all."""
-    held = [i for i in view.partitions_on(suspect) if not view.is_leaving(i)]
+    held = [i for i in view.replicas.on(suspect) if not view.is_leaving(i)]
     online = [i for i in held if view.partition_state_of(i) is PartitionState.ONLINE]
     led = [i for i in online if view.leader_of(i) == suspect]
     followed = [i for i in online if view.leader_of(i) != suspect]
@@ -110,7 +108,7 @@ def on_broker_suspected(
     for partitions in (led, followed):
         if partitions:
             yield ChangeStates(cause=cause, partitions=partitions, rule=rule)
-    offline, _ = view.may_move_replicas(suspect, held, ReplicaState.OFFLINE)
+    offline, _ = view.replicas.may_move(suspect, held, ReplicaState.OFFLINE)
     yield Move(cause=cause, replicas={suspect: offline}, replica_to=ReplicaState.OFFLINE, metadata=())
 
 

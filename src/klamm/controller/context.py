@@ -1,9 +1,9 @@
 """What the controller knows, in columns (design D13): a partition is an int, its name and bytes exist at the border.
 
 A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
-lists; partition states are one bytearray, replica states one bytearray per broker. Only the consumer of the event queue
-changes a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing here,
-and nothing that handles an event, scans all partitions.
+lists; partition states are one bytearray, replica states one per broker (`replicas`). Only the consumer of the event
+queue changes a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing
+here, and nothing that handles an event, scans all partitions.
 
 An id is valid within one event: a deleted topic's ids are used again, so whatever outlives the event holds names.
 """
@@ -14,19 +14,17 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from klamm.controller.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState
+from klamm.controller.replicas import Replicas
+from klamm.controller.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState, legal
+from klamm.controller.states import PartitionIndex as PartitionIndex
 from klamm.model.brokers import LiveBroker
 from klamm.model.ids import NO_LEADER, BrokerId, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-
-PartitionIndex = int
-"""Position of a partition in the columns."""
 
 INTERNED_MAX = 200_000
 
 _NONE = Assignment(())
 _LABELS = [state.label for state in PartitionState]
-_NON_EXISTENT_REPLICA = bytes((ReplicaState.NON_EXISTENT,))
 
 
 class Counts(NamedTuple):
@@ -86,8 +84,7 @@ class ControllerContext:
         self._zk_version: array[int] = array("i")
         self._assigned: list[Assignment] = []
         self._partition_state = bytearray()
-        self._replica_state: dict[BrokerId, bytearray] = {}
-        self._on: dict[BrokerId, dict[PartitionIndex, None]] = {}
+        self.replicas: Final = Replicas()
         self._free: list[PartitionIndex] = []
         self._leaderless: set[PartitionIndex] = set()
         self._states: dict[LeaderAndIsr, LeaderAndIsr] = {}
@@ -166,24 +163,12 @@ class ControllerContext:
         """For records, of which a decision may make 60,000."""
         return list(map(_LABELS.__getitem__, map(self._partition_state.__getitem__, partitions)))
 
-    def replica_state_of(self, partition: PartitionIndex, broker: BrokerId) -> ReplicaState:
-        column = self._replica_state.get(broker)
-        return ReplicaState.NON_EXISTENT if column is None else ReplicaState(column[partition])
-
-    @property
-    def assigned_brokers(self) -> list[BrokerId]:
-        """Every broker that some partition is assigned to, alive or not."""
-        return sorted(broker for broker, partitions in self._on.items() if partitions)
-
-    def partitions_on(self, broker: BrokerId) -> list[PartitionIndex]:
-        return list(self._on.get(broker, ()))
-
     def shared_by(self, broker: BrokerId) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
         """Partitions on `broker` that others hold too, led and followed by it; not those being deleted."""
         led: list[PartitionIndex] = []
         followed: list[PartitionIndex] = []
         states, assigned, topics, deleting = self._state, self._assigned, self._topic, self.deleting
-        for i in self._on.get(broker, ()):
+        for i in self.replicas.on(broker):
             state = states[i]
             if state is None or len(assigned[i].replicas) == 1 or (deleting and topics[i] in deleting):
                 continue
@@ -192,17 +177,16 @@ class ControllerContext:
 
     def told_when_online(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
         """Who hears LeaderAndIsr on becoming OnlineReplica: known leadership, and not New, which was told already."""
-        column, new = self._replica_column(broker), int(ReplicaState.NEW)
-        may_enter = REPLICA_MAY_ENTER[ReplicaState.ONLINE]
-        states = self._state
-        return [i for i in partitions if column[i] in may_enter and column[i] != new and states[i] is not None]
+        column, states = self.replicas.states_on(broker), self._state
+        told = REPLICA_MAY_ENTER[ReplicaState.ONLINE] - {ReplicaState.NEW}
+        return [i for i in partitions if column[i] in told and states[i] is not None]
 
     def replicas_in(self, topic: str, *wanted: ReplicaState) -> dict[BrokerId, list[PartitionIndex]]:
         """Replicas of a topic by broker, in one of these states."""
         found: dict[BrokerId, list[PartitionIndex]] = {}
         for partition in self._topics.get(topic, {}).values():
             for broker in self._assigned[partition].replicas:
-                if self._replica_state[broker][partition] in wanted:
+                if self.replicas.state_of(partition, broker) in wanted:
                     found.setdefault(broker, []).append(partition)
         return dict(sorted(found.items()))
 
@@ -240,18 +224,26 @@ class ControllerContext:
 
     def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
         """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
-        known, numbers = self._topics.setdefault(topic, {}), sorted(assignments)
-        assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is known"
-        added = self._take_ids(topic, numbers)
-        known.update(zip(numbers, added, strict=True))
-        self._assign(added, [assignments[number] for number in numbers])
+        return self.add_all({topic: assignments})
+
+    def add_all(self, topics: Mapping[str, Mapping[int, Assignment]]) -> list[PartitionIndex]:
+        """The same of many topics at once: their partitions have assignments in common."""
+        added: list[PartitionIndex] = []
+        assigned: list[Assignment] = []
+        for topic, assignments in topics.items():
+            known, numbers = self._topics.setdefault(topic, {}), sorted(assignments)
+            assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is known"
+            ids = self._take_ids(topic, numbers)
+            known.update(zip(numbers, ids, strict=True))
+            added += ids
+            assigned += map(assignments.__getitem__, numbers)
+        self._assign(added, assigned)
         return added
 
     def replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
         self._imbalanced -= self._counts_as_imbalanced(partition)
-        for broker in self._assigned[partition].replicas:
-            if broker not in assignment.replicas:
-                self._on[broker].pop(partition, None)
+        former = self._assigned[partition].replicas
+        self.replicas.unassign(partition, [broker for broker in former if broker not in assignment.replicas])
         self.reassigning.discard(partition)
         self._assign((partition,), (assignment,))
         self._imbalanced += self._counts_as_imbalanced(partition)
@@ -299,25 +291,10 @@ class ControllerContext:
             self._leaderless.difference_update(legal)
         return refused
 
-    def move_replicas(
-        self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState
-    ) -> list[PartitionIndex]:
-        legal, refused = self.may_move_replicas(broker, partitions, to)
-        column, value = self._replica_column(broker), int(to)
-        for partition in legal:
-            column[partition] = value
-        return refused
-
-    def may_move_replicas(
-        self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState
-    ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-        """Legal and refused, before anything is written for them."""
-        return _legal(partitions, self._replica_column(broker), REPLICA_MAY_ENTER[to])
-
     def may_move_partitions(
         self, partitions: Sequence[PartitionIndex], to: PartitionState
     ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-        return _legal(partitions, self._partition_state, PARTITION_MAY_ENTER[to])
+        return legal(partitions, self._partition_state, PARTITION_MAY_ENTER[to])
 
     def load_states(self, partitions: Sequence[PartitionIndex], live: frozenset[BrokerId]) -> None:
         """First states after a load: outside the tables, because nothing moved; this is what a new controller finds."""
@@ -331,13 +308,6 @@ class ControllerContext:
                 column[partition] = new if state is None else offline
                 self._offline += state is not None
                 leaderless.add(partition)
-
-    def load_replica_states(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
-        """As `load_states`, of the replicas on one broker."""
-        found = ReplicaState.ONLINE if self.is_live(broker) else ReplicaState.DELETION_INELIGIBLE
-        column, value = self._replica_column(broker), int(found)
-        for partition in partitions:
-            column[partition] = value
 
     def start_deleting(self, topic: str) -> None:
         if topic in self.deleting:
@@ -358,7 +328,7 @@ class ControllerContext:
         self.held.update(topic for topic in self.deleting if self.dead_in(topic))
 
     def release_deletions(self, started: Iterable[BrokerId]) -> None:
-        held = {i for broker in started for i in self.partitions_on(broker)} if self.held else ()
+        held = {i for broker in started for i in self.replicas.on(broker)} if self.held else ()
         self.held.difference_update([self._topic[i] for i in held])
 
     def dead_in(self, topic: str) -> list[BrokerId]:
@@ -377,6 +347,7 @@ class ControllerContext:
                 part.clear()
             elif isinstance(part, array):
                 del part[:]
+        self.replicas.clear()
         self._partitions_with_state = self._offline = self._imbalanced = 0
 
     def counts(self) -> Counts:
@@ -387,7 +358,7 @@ class ControllerContext:
             for partition in self._topics.get(topic, {}).values():
                 for broker in self._assigned[partition].replicas:
                     replicas_to_delete += 1
-                    stuck += self._replica_state[broker][partition] == ReplicaState.DELETION_INELIGIBLE
+                    stuck += self.replicas.state_of(partition, broker) is ReplicaState.DELETION_INELIGIBLE
             replicas_ineligible += stuck
             topics_ineligible += stuck > 0 or topic in self.held
         return Counts(
@@ -439,33 +410,29 @@ class ControllerContext:
         self._zk_version.extend([-1] * count)
         self._assigned += [_NONE] * count
         self._partition_state += bytes((PartitionState.NON_EXISTENT,)) * count
-        for column in self._replica_state.values():
-            column += _NON_EXISTENT_REPLICA * count
+        self.replicas.grow(count)
         taken += range(first, first + count)
         return taken
 
     def _assign(self, partitions: Sequence[PartitionIndex], assignments: Sequence[Assignment]) -> None:
-        interned: dict[int, Assignment] = {}
-        for key, assignment in {id(a): a for a in assignments}.items():
-            interned[key] = self._assignments.setdefault(assignment, assignment)
-            for broker in assignment.replicas:
-                if broker not in self._on:
-                    self._on[broker] = {}
-                    self._replica_column(broker)
-        on, column = self._on, self._assigned
+        """Assignments that are one object are interned once, and their partitions go into the index at once."""
+        column, alike = self._assigned, dict[int, list[PartitionIndex]]()
         for partition, assignment in zip(partitions, assignments, strict=True):
-            column[partition] = interned[id(assignment)]
-            replicas, adding, removing = assignment
-            for broker in replicas:
-                on[broker][partition] = None
-            if adding or removing:
-                self.reassigning.add(partition)
-
-    def _replica_column(self, broker: BrokerId) -> bytearray:
-        column = self._replica_state.get(broker)
-        if column is None:
-            column = self._replica_state[broker] = bytearray(_NON_EXISTENT_REPLICA) * len(self._topic)
-        return column
+            column[partition] = assignment
+            group = alike.get(id(assignment))
+            if group is None:
+                alike[id(assignment)] = [partition]
+            else:
+                group.append(partition)
+        for group in alike.values():
+            assignment = column[group[0]]
+            interned = self._assignments.setdefault(assignment, assignment)
+            if interned is not assignment:
+                for partition in group:
+                    column[partition] = interned
+            self.replicas.assign(group, interned.replicas)
+            if interned.adding or interned.removing:
+                self.reassigning.update(group)
 
     def _forget(self, partition: PartitionIndex) -> None:
         if self._state[partition] is not None:
@@ -475,10 +442,8 @@ class ControllerContext:
         self._leaderless.discard(partition)
         self.reassigning.discard(partition)
         self.unreadable.discard(partition)
-        for broker in self._assigned[partition].replicas:
-            self._on[broker].pop(partition, None)
-        for column in self._replica_state.values():
-            column[partition] = ReplicaState.NON_EXISTENT
+        self.replicas.unassign(partition, self._assigned[partition].replicas)
+        self.replicas.forget(partition)
         for offline in self.offline_dirs.values():
             offline.discard(partition)
         self._partition_state[partition] = PartitionState.NON_EXISTENT
@@ -486,16 +451,3 @@ class ControllerContext:
         self._assigned[partition] = _NONE
         self._topic[partition] = ""
         self._free.append(partition)
-
-
-def _legal(
-    partitions: Sequence[PartitionIndex], column: bytearray, may_enter: frozenset[int]
-) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-    """Mostly all of them: then their states, of which there are few different ones, are in the table."""
-    if may_enter.issuperset(map(column.__getitem__, partitions)):
-        return partitions, []
-    legal: list[PartitionIndex] = []
-    refused: list[PartitionIndex] = []
-    for partition in partitions:
-        (legal if column[partition] in may_enter else refused).append(partition)
-    return legal, refused

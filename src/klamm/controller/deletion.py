@@ -115,7 +115,7 @@ def complete_deletion(
         for i, ok in known
         if i is not None
         and view.topic_of(i) in view.deleting
-        and view.replica_state_of(i, broker) is ReplicaState.DELETION_STARTED
+        and view.replicas.state_of(i, broker) is ReplicaState.DELETION_STARTED
     ]
     for wanted, to in ((False, ReplicaState.DELETION_INELIGIBLE), (True, ReplicaState.DELETION_SUCCESSFUL)):
         partitions = [i for i, ok in started if ok is wanted]
@@ -132,7 +132,7 @@ def fail_deletion(
 ) -> Decision:
     """Replicas of queued topics that went offline: those asked to delete will not answer."""
     failed = {
-        broker: [i for i in partitions if view.replica_state_of(i, broker) is ReplicaState.DELETION_STARTED]
+        broker: [i for i in partitions if view.replicas.state_of(i, broker) is ReplicaState.DELETION_STARTED]
         for broker, partitions in sorted(replicas.items())
     }
     if any(failed.values()):
@@ -163,7 +163,7 @@ def _delete(
     dead: dict[BrokerId, list[PartitionIndex]] = {}
     for broker, ids in sorted(replicas.items()):
         for i in ids:
-            if view.replica_state_of(i, broker) is ReplicaState.OFFLINE:
+            if view.replicas.state_of(i, broker) is ReplicaState.OFFLINE:
                 (live if view.is_replica_online(broker, i) else dead).setdefault(broker, []).append(i)
     if dead:
         yield Move(cause=cause, replicas=dead, replica_to=ReplicaState.DELETION_INELIGIBLE)
@@ -186,7 +186,7 @@ def _to_stop(
         broker: [
             i
             for i in ids
-            if view.is_replica_online(broker, i) or view.replica_state_of(i, broker) is not ReplicaState.OFFLINE
+            if view.is_replica_online(broker, i) or view.replicas.state_of(i, broker) is not ReplicaState.OFFLINE
         ]
         for broker, ids in replicas.items()
     }

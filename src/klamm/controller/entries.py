@@ -2,18 +2,20 @@
 D4).
 
 Most partitions say the same few things: the bytes of a state and of an assignment are made once and kept, and an entry
-is joined from them, the partition's number and the znode's version, column by column. The body of UpdateMetadata is one
-and the same object for every broker; only the head with the broker's epoch differs. Encoding is sliced: a batch about
-100,000 partitions gives the loop away every few thousand.
+is joined from them, the partition's number and the znode's version, column by column. It begins alike in LeaderAndIsr
+and UpdateMetadata, up to the assignment: that much is made once for both. The body of UpdateMetadata is one and the
+same object for every broker; only the head with the broker's epoch differs. Encoding is sliced: a batch about 100,000
+partitions gives the loop away every few thousand.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from klamm.controller import responses
@@ -40,6 +42,11 @@ SLICE: Final = 5_000
 COLUMN_SLICE: Final = 20_000
 """The same where bytes that are made already are only put together."""
 KEPT_MAX: Final = 100_000
+
+
+Runs = Sequence[tuple[str, PartitionIndex]]
+"""Of all partitions in a batch, in order of their ids: topics, and the last id in a row that is the topic's. Ids of a
+topic are neighbours, unless it grew or took ids that were free: then it has several runs."""
 
 
 class Versions(NamedTuple):
@@ -99,86 +106,72 @@ class RequestEncoder:
 
     async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending. Who is no longer registered by now is left out."""
-        told = batch.leader_and_isr.values()
-        known = await self._encoded(dict.fromkeys(chain.from_iterable(told)), self._known)
-        first = [[i for i, is_new in some.items() if is_new] for some in told if True in some.values()]
-        new = await self._encoded(dict.fromkeys(chain.from_iterable(first)), self._new)
+        begins: dict[PartitionIndex, bytes] = {}
+        runs = await self._runs(batch)
+        known = await self._entries(await _union(batch.leader_and_isr.values()), self._known, begins)
+        new = await self._entries(await _union(batch.new.values()), self._new, begins)
         for broker, partitions in sorted(batch.leader_and_isr.items()):
-            yield broker, await self._leader_and_isr(broker, partitions, known, new)
+            first = batch.new.get(broker, ())
+            entries = {i: new[i] if i in first else known[i] for i in partitions} if first else known
+            yield broker, await self._leader_and_isr(broker, sorted(partitions), entries, runs)
             await asyncio.sleep(0)
         if batch.metadata_to:
             tail = wire.update_metadata_tail(
                 self._versions.update_metadata,
-                await self._metadata_topics(batch.metadata),
+                await self._metadata_topics(sorted(batch.metadata), begins, runs),
                 [live.broker for _, live in sorted(self._context.brokers.items())],
             )
             for broker in sorted(batch.metadata_to):
                 yield broker, self._update_metadata(broker, tail)
         for broker, stops in sorted(batch.stop_replica.items()):
-            async for request in self._stop_replica(broker, stops):
+            async for request in self._stop_replica(broker, stops, runs):
                 yield broker, request
 
-    async def _encoded(
-        self, partitions: Iterable[PartitionIndex], encodings: Encodings[Assignment]
-    ) -> dict[PartitionIndex, bytes]:
-        """Entries: index, state, version, rest."""
+    async def _begin(self, partitions: Sequence[PartitionIndex], begins: dict[PartitionIndex, bytes]) -> None:
+        """Index, state, version, of those that have none yet."""
         columns = self._context.columns
-        made: dict[PartitionIndex, bytes] = {}
-        for some in chunked(list(partitions), SLICE):
+        for some in chunked([i for i in partitions if i not in begins], SLICE):
             states = cast(Sequence[LeaderAndIsr], list(map(columns.state.__getitem__, some)))
             parts = zip(
                 map(wire.pack_index, map(columns.number.__getitem__, some)),
                 self._states.of(states),
                 map(wire.pack_version, map(columns.zk_version.__getitem__, some)),
-                encodings.of(list(map(columns.assigned.__getitem__, some))),
                 strict=True,
             )
-            made.update(zip(some, map(b"".join, parts), strict=True))
+            begins.update(zip(some, map(b"".join, parts), strict=True))
             if len(some) == SLICE:
                 await asyncio.sleep(0)
-        return made
 
-    async def _by_topic(
-        self, partitions: Sequence[PartitionIndex]
-    ) -> AsyncIterator[tuple[bytes, list[PartitionIndex]]]:
-        """Ids of a topic are neighbours unless it grew or took ids that were free: then it has several runs, which are
-        put together."""
-        topics: dict[str, list[PartitionIndex]] = {}
-        for some in chunked(partitions, COLUMN_SLICE):
-            for topic, run in groupby(some, self._context.columns.topic.__getitem__):
-                if topic in topics:
-                    topics[topic].extend(run)
-                else:
-                    topics[topic] = list(run)
+    async def _entries(
+        self, told: Iterable[PartitionIndex], rests: Encodings[Assignment], begins: dict[PartitionIndex, bytes]
+    ) -> dict[PartitionIndex, bytes]:
+        """Of LeaderAndIsr, where several brokers hear the same about a partition."""
+        partitions, assigned = sorted(told), self._context.columns.assigned
+        await self._begin(partitions, begins)
+        entries: dict[PartitionIndex, bytes] = {}
+        for some in chunked(partitions, SLICE):
+            rest = rests.of(list(map(assigned.__getitem__, some)))
+            entries.update(zip(some, map(add, map(begins.__getitem__, some), rest), strict=True))
+            if len(some) == SLICE:
+                await asyncio.sleep(0)
+        return entries
+
+    async def _runs(self, batch: RequestBatch) -> Runs:
+        told = await _union((batch.metadata, *batch.leader_and_isr.values(), *batch.stop_replica.values()))
+        runs: list[tuple[str, PartitionIndex]] = []
+        for some in chunked(sorted(told), COLUMN_SLICE):
+            runs += [(topic, max(run)) for topic, run in groupby(some, self._context.columns.topic.__getitem__)]
             if len(some) == COLUMN_SLICE:
                 await asyncio.sleep(0)
-        since_pause = 0
-        for topic, of_topic in topics.items():
-            yield topic.encode(), of_topic
-            since_pause += len(of_topic)
-            if since_pause >= COLUMN_SLICE:
-                since_pause = 0
-                await asyncio.sleep(0)
-
-    async def _joined(
-        self, partitions: Iterable[PartitionIndex], entries: Mapping[PartitionIndex, bytes]
-    ) -> list[wire.TopicEntries]:
-        entry_of = entries.__getitem__
-        by_topic = self._by_topic(sorted(partitions))
-        return [(topic, len(run), b"".join(map(entry_of, run))) async for topic, run in by_topic]
+        return runs
 
     # --- LeaderAndIsr ---
 
     async def _leader_and_isr(
-        self,
-        broker: BrokerId,
-        told: Mapping[PartitionIndex, bool],
-        known: Mapping[PartitionIndex, bytes],
-        new: Mapping[PartitionIndex, bytes],
+        self, broker: BrokerId, told: Sequence[PartitionIndex], entries: Mapping[PartitionIndex, bytes], runs: Runs
     ) -> ControlRequest:
-        context, version = self._context, self._versions.leader_and_isr
-        entries = {i: new[i] if is_new else known[i] for i, is_new in told.items()} if new else known
-        topics = await self._joined(told, entries)
+        context, version, entry_of = self._context, self._versions.leader_and_isr, entries.__getitem__
+        topics = [(topic, len(some), b"".join(map(entry_of, some))) async for topic, some in _by_topic(told, runs)]
         states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, told))
         leaders: set[BrokerId] = set(map(itemgetter(0), states))
         endpoints = []
@@ -193,13 +186,20 @@ class RequestEncoder:
 
     # --- UpdateMetadata ---
 
-    async def _metadata_topics(self, partitions: Collection[PartitionIndex]) -> list[wire.TopicEntries]:
+    async def _metadata_topics(
+        self, told: Sequence[PartitionIndex], begins: dict[PartitionIndex, bytes], runs: Runs
+    ) -> list[wire.TopicEntries]:
         live, peculiar = self._context.live, self._context.peculiar()
-        ordinary = [i for i in partitions if i not in peculiar] if peculiar else partitions
-        entries = await self._encoded(ordinary, self._rests_seen_by_all(live))
-        if peculiar:
-            entries.update({i: self._peculiar_entry(i, live) for i in partitions if i in peculiar})
-        return await self._joined(partitions, entries)
+        rests, assigned = self._rests_seen_by_all(live), self._context.columns.assigned
+        await self._begin([i for i in told if i not in peculiar] if peculiar else told, begins)
+
+        def joined(some: Sequence[PartitionIndex]) -> bytes:
+            if not peculiar.isdisjoint(some):
+                return b"".join([self._metadata_entry(i, live) for i in some])
+            rest = rests.of(list(map(assigned.__getitem__, some)))
+            return b"".join(chain.from_iterable(zip(map(begins.__getitem__, some), rest, strict=True)))
+
+        return [(topic, len(some), joined(some)) async for topic, some in _by_topic(told, runs)]
 
     def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
         """While the same brokers live, an assignment has the same offline replicas."""
@@ -213,8 +213,8 @@ class RequestEncoder:
             self._seen_by_all = (live, Encodings(rest))
         return self._seen_by_all[1]
 
-    def _peculiar_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
-        """Where a replica is on a failed directory, or the topic is being deleted."""
+    def _metadata_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
+        """Of any partition, also where a replica is on a failed directory, or the topic is being deleted."""
         context, columns = self._context, self._context.columns
         state, zk_version, replicas = (
             columns.state[partition],
@@ -238,23 +238,25 @@ class RequestEncoder:
     # --- StopReplica ---
 
     async def _stop_replica(
-        self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]
+        self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop], runs: Runs
     ) -> AsyncIterator[ControlRequest]:
         """One request with a flag for each partition from version 3 on; before, those that delete go first."""
         if self._versions.stop_replica >= 3:
-            yield await self._stop_replica_request(broker, stops)
+            yield await self._stop_replica_request(broker, stops, runs)
             return
         for delete in (True, False):
             group = {i: stop for i, stop in stops.items() if stop.delete is delete}
             if group:
-                yield await self._stop_replica_request(broker, group)
+                yield await self._stop_replica_request(broker, group, runs)
 
-    async def _stop_replica_request(self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop]) -> ControlRequest:
+    async def _stop_replica_request(
+        self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop], runs: Runs
+    ) -> ControlRequest:
         version, context = self._versions.stop_replica, self._context
         number_of = context.columns.number
         topics = [
-            (topic, [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in run])
-            async for topic, run in self._by_topic(sorted(stops))
+            (topic, [(number_of[i], stops[i].leader_epoch, stops[i].delete) for i in some])
+            async for topic, some in _by_topic(sorted(stops), runs)
         ]
         epoch = context.brokers[broker].epoch
         body = wire.stop_replica_body(version, self._controller_id, self._controller_epoch, epoch, topics)
@@ -263,6 +265,35 @@ class RequestEncoder:
         if asked:
             answered = partial(_stop_replica_answered, broker, asked)
         return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), answered)
+
+
+async def _union(told: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex]:
+    union: set[PartitionIndex] = set()
+    for some in told:
+        union.update(some)
+        if len(union) > COLUMN_SLICE:
+            await asyncio.sleep(0)
+    return union
+
+
+async def _by_topic(
+    told: Sequence[PartitionIndex], runs: Runs
+) -> AsyncIterator[tuple[bytes, Sequence[PartitionIndex]]]:
+    """Sorted partitions, all of them in the runs. Several runs of one topic are put together."""
+    topics: dict[str, Sequence[PartitionIndex]] = {}
+    start = 0
+    for topic, last in runs:
+        stop = bisect_right(told, last, start)
+        if stop > start:
+            topics[topic] = [*topics[topic], *told[start:stop]] if topic in topics else told[start:stop]
+            start = stop
+    since_pause = 0
+    for topic, of_topic in topics.items():
+        yield topic.encode(), of_topic
+        since_pause += len(of_topic)
+        if since_pause >= COLUMN_SLICE:
+            since_pause = 0
+            await asyncio.sleep(0)
 
 
 def _during_deletion(state: LeaderAndIsr | None, controller_epoch: ControllerEpoch) -> LeaderAndIsr:

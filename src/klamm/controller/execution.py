@@ -159,7 +159,7 @@ class StepRunner:
             partitions, refused = context.may_move_partitions(partitions, step.partition_to)
             self._recorder.refused_partitions(context, refused, step.partition_to)
         if step.offline_on is not None:
-            partitions, refused = context.may_move_replicas(step.offline_on, partitions, ReplicaState.OFFLINE)
+            partitions, refused = context.replicas.may_move(step.offline_on, partitions, ReplicaState.OFFLINE)
             self._recorder.refused_replicas(context, step.offline_on, refused, ReplicaState.OFFLINE)
         states = context.columns.state
         with_state = [i for i in partitions if states[i] is not None]
@@ -171,7 +171,7 @@ class StepRunner:
             batch.add_stop_replica(context, step.offline_on, done.partitions, delete=False)
             states = context.columns.state
             without_state = [i for i in done.partitions if states[i] is None]
-            context.move_replicas(step.offline_on, without_state, ReplicaState.OFFLINE)
+            context.replicas.move(step.offline_on, without_state, ReplicaState.OFFLINE)
             if without_state:
                 batch.add_metadata(context, None, without_state)
         self._recorder.not_elected(context, done.outcome.refused, step.cause)
@@ -193,7 +193,7 @@ class StepRunner:
         if step.partition_to is not None:
             context.move_partitions(done, step.partition_to)
         if step.offline_on is not None:
-            context.move_replicas(step.offline_on, done, ReplicaState.OFFLINE)
+            context.replicas.move(step.offline_on, done, ReplicaState.OFFLINE)
 
     def _apply_kept(self, outcome: Outcome, batch: RequestBatch) -> None:
         """Told nobody yet in this event: who is offline may have changed, and the ISR that its leader wrote."""
@@ -244,7 +244,7 @@ class StepRunner:
             self._recorder.refused_partitions(context, context.move_partitions(partitions, to), to)
         for broker, partitions in step.replicas.items():
             assert step.replica_to is not None
-            refused = context.move_replicas(broker, partitions, step.replica_to)
+            refused = context.replicas.move(broker, partitions, step.replica_to)
             self._recorder.refused_replicas(context, broker, refused, step.replica_to)
             await asyncio.sleep(0)
         for broker, partitions in step.leader_and_isr.items():
@@ -316,7 +316,7 @@ class StepRunner:
                 self._recorder.decision("deletion-blocked", step.cause, detail=f"{topic}: {stuck[:3]} resist")
                 continue  # it stays queued, and the slow timer tries again
             for broker, replicas in context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL).items():
-                context.move_replicas(broker, replicas, ReplicaState.NON_EXISTENT)
+                context.replicas.move(broker, replicas, ReplicaState.NON_EXISTENT)
             context.remove_topic(topic)
             self._recorder.topic_deleted(topic, partitions, step.cause)
 

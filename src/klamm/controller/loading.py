@@ -1,19 +1,23 @@
 """What a new controller reads: everything, in bulk, with watches, and nothing that is bad brings it down.
 
-Partition numbers come from the assignments, so no child of a topic is ever listed. States are read in windows with the
-next window on its way while one is decoded, and the loop is free between windows (design D3, D13).
+Partition numbers come from the assignments, so no child of a topic is ever listed. Everything is read in windows, with
+the next ones on their way while one is taken in, and states of the first topics while the last topics are still to
+come: ZooKeeper and we work at the same time. Between windows the loop is free (design D3, D13).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final, TypeVar, cast
 
 from klamm.controller.commit import Observed, state_paths, until_connected
 from klamm.controller.context import ControllerContext, PartitionIndex
 from klamm.controller.quarantine import Quarantine
 from klamm.controller.records import Recorder
+from klamm.controller.states import ReplicaState
 from klamm.controller.steps import chunked
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.errors import NoNode, ZNodeError
@@ -32,8 +36,14 @@ WINDOW: Final = 2_000
 STATES_AT_ONCE: Final = 20_000
 """Some milliseconds of columns."""
 
-TOPICS_WINDOW: Final = 20
-"""Topics of one read: some 7 ms to decode when they have 100 partitions each."""
+TOPICS_WINDOW: Final = 50
+"""Topics of one read."""
+
+DECODED_AT_ONCE: Final = 2_000
+"""Assignments: some milliseconds."""
+
+AHEAD: Final = 3
+"""Windows on their way while one is taken in. What arrives in one turn of the loop adds up, so not many."""
 
 
 class Reader:
@@ -96,21 +106,31 @@ class Reader:
         paths = [topic_znode.path(topic) for topic in topics]
         nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}
+        looked_at: dict[int, Assignment] = {}
+        decoded = 0
         for topic, path, node in zip(topics, paths, nodes, strict=True):
             if node is None:
                 continue
             try:
                 assignment = topic_znode.decode(path, node.data)
-                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions))
+                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
                 found[topic] = topic_znode.TopicAssignment({})
+            decoded += len(found[topic].partitions)
+            if decoded >= DECODED_AT_ONCE:
+                decoded = 0
+                await asyncio.sleep(0)
         return found
 
-    def _sound(self, path: str, partitions: dict[int, Assignment]) -> dict[int, Assignment]:
-        """Mostly as they are: partitions on the same brokers share one assignment, so few are looked at."""
-        different = {id(assignment): assignment for assignment in partitions.values()}
-        if all(map(_is_sound, different.values())):
+    def _sound(
+        self, path: str, partitions: dict[int, Assignment], looked_at: dict[int, Assignment]
+    ) -> dict[int, Assignment]:
+        """Mostly as they are: partitions on the same brokers share one assignment, so few are looked at. By identity,
+        hence kept meanwhile."""
+        different = dict(zip(map(id, partitions.values()), partitions.values(), strict=True))
+        if different.keys() <= looked_at.keys() or all(map(_is_sound, different.values())):
+            looked_at.update(different)
             return partitions
         sound: dict[int, Assignment] = {}
         for number, assignment in partitions.items():
@@ -121,24 +141,26 @@ class Reader:
                 self._recorder.znode_skipped(ZNodeError(path, reason))
         return sound
 
-    async def load_states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> None:
-        async def read(window: Sequence[PartitionIndex]) -> Observed:
-            paths = state_paths(context, window)
-            contents = await until_connected(lambda: self._zk.read_many(paths))
-            return Observed(window, paths, partition_state.decode_many(paths, contents), contents.versions)
+    async def states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
+        paths = state_paths(context, partitions)
+        contents = await until_connected(lambda: self._zk.read_many(paths))
+        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
 
-        def take(seen: Observed) -> None:
-            partitions, _, states, versions = seen
-            if not all(type(state) is LeaderAndIsr for state in states):
-                for partition, state in zip(partitions, states, strict=True):
-                    if isinstance(state, ZNodeError):
-                        self._recorder.znode_skipped(state)
-                        context.unreadable.add(partition)
-                found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
-                partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
-            context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
+    def take_states(self, context: ControllerContext, seen: Observed) -> None:
+        partitions, _, states, versions = seen
+        if not all(type(state) is LeaderAndIsr for state in states):
+            for partition, state in zip(partitions, states, strict=True):
+                if isinstance(state, ZNodeError):
+                    self._recorder.znode_skipped(state)
+                    context.unreadable.add(partition)
+            found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
+            partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
+        context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
 
-        await _read_ahead(partitions, WINDOW, read, take)
+    async def load_states(self, context: ControllerContext, windows: AsyncIterator[Sequence[PartitionIndex]]) -> None:
+        async with aclosing(_read_ahead(windows, lambda window: self.states(context, window))) as found:
+            async for seen in found:
+                self.take_states(context, seen)
 
 
 def _is_sound(assignment: Assignment) -> bool:
@@ -150,42 +172,55 @@ async def load(context: ControllerContext, reader: Reader) -> None:
     """Brokers, topics, assignments, states: the context of a new term."""
     context.brokers.update(await reader.brokers({}))
     topics = await reader.names(topic_znode.PARENT)
-
-    def take(assignments: dict[str, topic_znode.TopicAssignment]) -> None:
-        for topic, assignment in assignments.items():
-            context.add_topic(topic, assignment.topic_id)
-            context.add_partitions(topic, assignment.partitions)
-
-    await _read_ahead(topics, TOPICS_WINDOW, reader.assignments, take)
-    partitions = list(context.all_partitions())
-    await reader.load_states(context, partitions)
+    await reader.load_states(context, _load_topics(context, reader, topics))
     live = context.live
-    for some in chunked(partitions, STATES_AT_ONCE):
+    for some in chunked(list(context.all_partitions()), STATES_AT_ONCE):
         context.load_states(some, live)
         await asyncio.sleep(0)
-    for broker in context.assigned_brokers:
-        for some in chunked(context.partitions_on(broker), STATES_AT_ONCE):
-            context.load_replica_states(broker, some)
+    for broker in context.replicas.brokers:
+        found = ReplicaState.ONLINE if context.is_live(broker) else ReplicaState.DELETION_INELIGIBLE
+        for some in chunked(context.replicas.on(broker), STATES_AT_ONCE):
+            context.replicas.load(broker, some, found)
             await asyncio.sleep(0)
+
+
+async def _load_topics(
+    context: ControllerContext, reader: Reader, topics: Sequence[str]
+) -> AsyncIterator[list[PartitionIndex]]:
+    """Yields partitions whose states are to be read."""
+    unread: list[PartitionIndex] = []
+    async with aclosing(_read_ahead(_windows(topics, TOPICS_WINDOW), reader.assignments)) as windows:
+        async for assignments in windows:
+            for topic, assignment in assignments.items():
+                context.add_topic(topic, assignment.topic_id)
+            unread += context.add_all({topic: assignment.partitions for topic, assignment in assignments.items()})
+            while len(unread) >= WINDOW:
+                yield unread[:WINDOW]
+                del unread[:WINDOW]
+    if unread:
+        yield unread
+
+
+async def _windows(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+    for window in chunked(items, size):
+        yield window
 
 
 async def _read_ahead(
-    items: Sequence[T],
-    size: int,
-    read: Callable[[Sequence[T]], Coroutine[None, None, R]],
-    take: Callable[[R], None],
-) -> None:
-    """Window by window in order, the next one on its way while one is taken."""
-    upcoming: asyncio.Task[R] | None = None
+    windows: AsyncIterator[T], read: Callable[[T], Coroutine[None, None, R]]
+) -> AsyncGenerator[R, None]:
+    """Window by window in order, the next ones on their way while one is taken in."""
+    on_their_way: deque[asyncio.Task[R]] = deque()
     try:
-        for start in range(0, len(items), size):
-            current = upcoming or asyncio.create_task(read(items[:size]))
-            ahead = items[start + size : start + 2 * size]
-            found = await current
-            upcoming = asyncio.create_task(read(ahead)) if ahead else None
+        async for window in windows:
+            on_their_way.append(asyncio.create_task(read(window)))
             await asyncio.sleep(0)  # it sends now
-            take(found)
+            if len(on_their_way) > AHEAD:
+                yield await on_their_way.popleft()
+        while on_their_way:
+            yield await on_their_way.popleft()
             await asyncio.sleep(0)
     finally:
-        if upcoming is not None:
-            upcoming.cancel()
+        for task in on_their_way:
+            task.cancel()
+        await asyncio.gather(*on_their_way, return_exceptions=True)

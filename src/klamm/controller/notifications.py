@@ -30,7 +30,7 @@ def on_isr_change(
 def on_log_dir_event(
     view: ControllerContext, brokers: Iterable[BrokerId], nodes: Sequence[str], cause: str
 ) -> Decision:
-    replicas = {broker: view.partitions_on(broker) for broker in sorted(set(brokers)) if broker in view.brokers}
+    replicas = {broker: view.replicas.on(broker) for broker in sorted(set(brokers)) if broker in view.brokers}
     if replicas:
         yield from replicas_online(view, replicas, cause)
     yield WriteNodes(cause=cause, ops=[Delete(path) for path in nodes])

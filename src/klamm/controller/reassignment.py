@@ -109,7 +109,7 @@ def what_is_left(view: ControllerContext, partition: PartitionIndex) -> Left:
     missing = [b for b in assignment.target_replicas if b not in state.isr]
     if not missing:
         return Left(Stage.COMPLETE, f"a leader among {list(assignment.target_replicas)}")
-    untold = [b for b in assignment.adding if view.replica_state_of(partition, b) is ReplicaState.NON_EXISTENT]
+    untold = [b for b in assignment.adding if view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT]
     if untold:
         return Left(Stage.ADD, f"brokers {untold} to be told")
     dead = [b for b in missing if not view.is_replica_online(b, partition)]
@@ -192,7 +192,7 @@ def _add(
     new: dict[BrokerId, list[PartitionIndex]] = {}
     for i in told:
         for broker in view.assignment_of(i).adding:
-            if view.replica_state_of(i, broker) is ReplicaState.NON_EXISTENT:
+            if view.replicas.state_of(i, broker) is ReplicaState.NON_EXISTENT:
                 new.setdefault(broker, []).append(i)
     yield Move(
         cause=cause,
@@ -277,11 +277,11 @@ def _give_up(
     Where the state cannot be read nobody is given up: it may be the one that has the records."""
     by_broker = _by_broker({i: brokers for i, brokers in replicas.items() if i not in view.unreadable})
     for broker, partitions in by_broker.items():
-        known = [i for i in partitions if view.replica_state_of(i, broker) is not ReplicaState.NON_EXISTENT]
+        known = [i for i in partitions if view.replicas.state_of(i, broker) is not ReplicaState.NON_EXISTENT]
         rule = unless_last_in_sync(removal_rule(view, controller_epoch, broker), staying)
         yield ChangeStates(cause=cause, partitions=known, rule=rule, offline_on=broker)
     stopped = {
-        broker: [i for i in partitions if view.replica_state_of(i, broker) is ReplicaState.OFFLINE]
+        broker: [i for i in partitions if view.replicas.state_of(i, broker) is ReplicaState.OFFLINE]
         for broker, partitions in by_broker.items()
     }
     if not any(stopped.values()):
@@ -300,7 +300,7 @@ def _give_up(
 
 
 def _are_gone(view: ControllerContext, partition: PartitionIndex, brokers: Iterable[BrokerId]) -> bool:
-    return all(view.replica_state_of(partition, b) is ReplicaState.NON_EXISTENT for b in brokers)
+    return all(view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT for b in brokers)
 
 
 def _by_broker(replicas: Mapping[PartitionIndex, Iterable[BrokerId]]) -> dict[BrokerId, list[PartitionIndex]]:

@@ -99,7 +99,9 @@ class Recorder:
         self, context: ControllerContext, broker: BrokerId, refused: Sequence[PartitionIndex], to: ReplicaState
     ) -> None:
         if refused:
-            names = [f"{context.name_of(i)} is {context.replica_state_of(i, broker).name}" for i in refused[:NAMED_MAX]]
+            names = [
+                f"{context.name_of(i)} is {context.replicas.state_of(i, broker).name}" for i in refused[:NAMED_MAX]
+            ]
             log.error("%d replicas on %d refused to become %s: %s", len(refused), broker, to.name, ", ".join(names))
 
     def not_elected(

@@ -7,9 +7,12 @@ bytes that Kafka gives the states (PartitionStateMachine, ReplicaStateMachine), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
+
+PartitionIndex = int
+"""Position of a partition in the columns."""
 
 
 class PartitionState(IntEnum):
@@ -78,3 +81,17 @@ REPLICA_MAY_ENTER: Final[Mapping[ReplicaState, frozenset[int]]] = {
     target: frozenset(int(state) for state, followers in REPLICA_MAY_FOLLOW.items() if target in followers)
     for target in ReplicaState
 }
+
+
+def legal(
+    partitions: Sequence[PartitionIndex], column: bytearray, may_enter: frozenset[int]
+) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
+    """Those whose transition the table allows, and those that it refuses. Mostly all may: then their states, of which
+    there are few different ones, are in the table."""
+    if may_enter.issuperset(map(column.__getitem__, partitions)):
+        return partitions, []
+    allowed: list[PartitionIndex] = []
+    refused: list[PartitionIndex] = []
+    for partition in partitions:
+        (allowed if column[partition] in may_enter else refused).append(partition)
+    return allowed, refused

@@ -142,7 +142,7 @@ class Term:
     def _take_over(self, cause: str) -> Decision:
         view, epoch = self.context, self.epoch
         yield Move(cause=cause, metadata=())
-        replicas = {broker: view.partitions_on(broker) for broker in view.assigned_brokers}
+        replicas = {broker: view.replicas.on(broker) for broker in view.replicas.brokers}
         yield from replicas_online(view, {b: ids for b, ids in replicas.items() if view.is_live(b)}, cause)
         yield from replicas_offline(view, epoch, {b: ids for b, ids in replicas.items() if not view.is_live(b)}, cause)
         yield from elect_leaderless(view, epoch, cause)

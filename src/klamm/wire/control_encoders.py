@@ -39,9 +39,23 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _STOPPED = struct.Struct(">ii?x")
 """With the tags, none, behind it."""
-pack_index = _I32.pack
+PACKED_MAX: Final = 65_536
+
+
+class _Packed(dict[int, bytes]):
+    """Numbers as four bytes. Partition numbers and versions are small, and the same again and again."""
+
+    def __missing__(self, number: int) -> bytes:
+        packed = _I32.pack(number)
+        if len(self) < PACKED_MAX:
+            self[number] = packed
+        return packed
+
+
+_PACKED: Final = _Packed()
+pack_index: Final = _PACKED.__getitem__
 """The partition's number, in front of an entry."""
-pack_version = _I32.pack
+pack_version: Final = _PACKED.__getitem__
 """The znode's version, inside it."""
 
 

@@ -176,7 +176,7 @@ async def test_new_and_delete_stick() -> None:
     batch.add_leader_and_isr(context, partition, [BrokerId(1), BrokerId(-1)], is_new=False)
     batch.add_stop_replica(context, BrokerId(1), [partition], delete=True)
     batch.add_stop_replica(context, BrokerId(1), [partition], delete=False)
-    assert batch.leader_and_isr == {1: {partition: True}}
+    assert batch.leader_and_isr == batch.new == {1: {partition}}
     assert batch.stop_replica[BrokerId(1)][partition].delete
 
 

@@ -34,8 +34,8 @@ def test_an_assignment_is_replaced_and_read_back() -> None:
     (partition,) = context.add_partitions("t", {0: Assignment(ids(1, 2, 3))})
     context.replace_assignment(partition, Assignment(ids(4)))
     assert context.assignment_of(partition) == Assignment(ids(4))
-    assert context.partitions_on(BrokerId(1)) == []
-    assert context.partitions_on(BrokerId(4)) == [partition]
+    assert context.replicas.on(BrokerId(1)) == []
+    assert context.replicas.on(BrokerId(4)) == [partition]
     moving = Assignment(ids(3), ids(1), ids(2))
     context.replace_assignment(partition, moving)
     assert context.assignment_of(partition) == moving
@@ -89,7 +89,7 @@ def test_a_deleted_topics_ids_come_back_clean() -> None:
     context = with_brokers(1)
     old = context.add_partitions("old", {0: Assignment(ids(1)), 1: Assignment(ids(1))})
     context.move_partitions(old, PartitionState.NEW)
-    context.move_replicas(BrokerId(1), old, ReplicaState.NEW)
+    context.replicas.move(BrokerId(1), old, ReplicaState.NEW)
     context.put_state(old[0], state(1, 1), 3)
     context.mark_offline_dirs(BrokerId(1), old)
     context.remove_topic("old")
@@ -99,8 +99,8 @@ def test_a_deleted_topics_ids_come_back_clean() -> None:
     assert new[0] in old
     assert context.state_of(new[0]) is None
     assert context.partition_state_of(new[0]) is PartitionState.NON_EXISTENT
-    assert context.replica_state_of(new[0], BrokerId(1)) is ReplicaState.NON_EXISTENT
-    assert context.partitions_on(BrokerId(1)) == []
+    assert context.replicas.state_of(new[0], BrokerId(1)) is ReplicaState.NON_EXISTENT
+    assert context.replicas.on(BrokerId(1)) == []
     assert context.offline_dirs[BrokerId(1)] == set()
 
 
@@ -145,9 +145,9 @@ def test_a_cleared_context_holds_nothing_and_can_be_filled_again() -> None:
         partitions = context.add_partitions("t", {0: replicas, 1: replicas})
         context.put_states(partitions, [state(1, 1)] * 2, [4, 5])
         context.move_partitions(partitions, PartitionState.NEW)
-        assert partitions == [0, 1] and context.partitions_on(BrokerId(2)) == [0, 1]
+        assert partitions == [0, 1] and context.replicas.on(BrokerId(2)) == [0, 1]
         assert [context.zk_version_of(i) for i in partitions] == [4, 5]
         context.clear()
-        assert not context.topics and not context.assigned_brokers and not context.leaderless()
+        assert not context.topics and not context.replicas.brokers and not context.leaderless()
         assert list(map(len, context.columns)) == [0] * 5
         assert context.counts() == Counts()

@@ -32,7 +32,7 @@ def index_of(scenario: Scenario, name: TopicPartition = T0) -> int:
 
 
 def replica_state(scenario: Scenario, broker: int, name: TopicPartition = T0) -> ReplicaState:
-    return term_of(scenario).context.replica_state_of(index_of(scenario, name), BrokerId(broker))
+    return term_of(scenario).context.replicas.state_of(index_of(scenario, name), BrokerId(broker))
 
 
 def partition_state(scenario: Scenario, name: TopicPartition = T0) -> PartitionState:

@@ -72,7 +72,7 @@ def replica_in(state: ReplicaState) -> ControllerContext:
         R.DELETION_INELIGIBLE: [*offline, R.DELETION_INELIGIBLE],
     }
     for step in path[state]:
-        assert context.move_replicas(BrokerId(1), [0], step) == []
+        assert context.replicas.move(BrokerId(1), [0], step) == []
     return context
 
 
@@ -106,11 +106,11 @@ def test_partition_transition(before: PartitionState, after: PartitionState) -> 
 @pytest.mark.parametrize(("before", "after"), list(product(ReplicaState, ReplicaState)))
 def test_replica_transition(before: ReplicaState, after: ReplicaState) -> None:
     context = replica_in(before)
-    refused = context.move_replicas(BrokerId(1), [0], after)
+    refused = context.replicas.move(BrokerId(1), [0], after)
     if (before, after) in ALLOWED_REPLICA:
-        assert (refused, context.replica_state_of(0, BrokerId(1))) == ([], after)
+        assert (refused, context.replicas.state_of(0, BrokerId(1))) == ([], after)
     else:
-        assert (refused, context.replica_state_of(0, BrokerId(1))) == ([0], before)
+        assert (refused, context.replicas.state_of(0, BrokerId(1))) == ([0], before)
 
 
 def test_the_tables_read_backwards_say_the_same() -> None:
