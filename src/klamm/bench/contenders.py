@@ -43,6 +43,8 @@ class Events(NamedTuple):
     written: int
     longest_hold_ms: float | None
     """Of the event loop, where there is one; 0 when nothing was above what is worth an event."""
+    longest_busy_ms: float | None = None
+    """Of a hold, what the loop's own thread worked: the rest of it the machine gave to others."""
 
 
 class Contender:
@@ -81,7 +83,7 @@ class Contender:
 
     def new_events(self) -> Events:
         """What its event files have got since the last call. Line by line: at TRACE they grow by gigabytes."""
-        written, longest = 0, 0.0
+        written, longest, busiest = 0, 0.0, 0.0
         for path in self.event_files():
             with path.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino  # its name changes with the hour
@@ -89,9 +91,13 @@ class Contender:
                 for line in file:
                     written += 1
                     if self.has_event_loop and b'"loop-held"' in line:
-                        longest = max(longest, orjson.loads(line)["duration_ms"])
+                        held = orjson.loads(line)
+                        longest = max(longest, held["duration_ms"])
+                        busiest = max(busiest, held["counts"]["busy_ms"])
                 self._events_seen[inode] = file.tell()
-        return Events(written, round(longest, 1) if self.has_event_loop else None)
+        if not self.has_event_loop:
+            return Events(written, None)
+        return Events(written, round(longest, 1), busiest)
 
     def event_files(self) -> list[Path]:
         """Hourly pieces included."""

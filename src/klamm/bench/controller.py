@@ -4,7 +4,8 @@ Figures are seconds from the stimulus to the last control request that the last 
 the cluster, a re-election after /controller was deleted, a broker that dies (60 % of the partitions touched at
 replication 3 of 5), its return, a topic of 2,000 partitions; and until the answer of a controlled shutdown. Beside them
 the processor seconds of the controller process, which a busy machine stretches less than the others, its memory, the
-longest hold of its event loop, and what was sent. Shipped defaults: state-change log and events on.
+longest hold of its event loop and the most that its thread worked in one, and what was sent. Shipped defaults:
+state-change log and events on.
 
 Against Apache Kafka both run in turn (klamm, Kafka, klamm, ...), each round on the same stubs and the same ZooKeeper,
 whose states are put back in between. A phase is over when the stubs hear nothing for a while *and* the process does
@@ -31,30 +32,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from klamm.admin.placement import PlacementBroker, place
+from klamm.bench.cluster import (
+    NEW_PARTITIONS,
+    NEW_TOPIC,
+    PARTITIONS_PER_TOPIC,
+    reset_cluster,
+    topic_nodes,
+    write_cluster,
+)
 from klamm.bench.contenders import CONTROLLER_ID, Contender, KlammContender, kafka_contender
 from klamm.bench.relay import CountingRelay
 from klamm.bench.stubs import LISTENER, BenchFailed, StubBroker, quiet
 from klamm.model.brokers import Endpoint
-from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import Create, Delete, Set
+from klamm.model.ids import BrokerId
+from klamm.model.ports import Create
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, ZooKeeperNotStarted
-from klamm.zookeeper.znodes import broker_id, controller_epoch, partition_state
-from klamm.zookeeper.znodes import config as config_znode
+from klamm.zookeeper.znodes import broker_id, partition_state
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
-from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 Progress = Callable[[str], None]
 
-PARTITIONS_PER_TOPIC: Final = 100
 SESSION_TIMEOUT_MS: Final = 30_000
-NEW_TOPIC: Final = "bench-new"
-NEW_PARTITIONS: Final = 2_000
 FIRST_BALANCE_S: Final = 6.0
 """Seconds after an election's last request until both have looked for unbalanced leaders: 5, and one to spare."""
 
@@ -66,6 +68,7 @@ class Measured:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
     longest_hold_ms: dict[str, float | None] = field(default_factory=dict)
+    longest_busy_ms: dict[str, float | None] = field(default_factory=dict)
     operations: dict[str, dict[str, int]] = field(default_factory=dict)
     memory_mb: list[float] = field(default_factory=list)
     load_average: list[float] = field(default_factory=list)
@@ -111,7 +114,7 @@ class Bench:
             measured.control_bytes += sum(stub.bytes_received for stub in self._stubs)
 
     def _new_topic(self) -> list[Create]:
-        return _topic_nodes(NEW_TOPIC, NEW_PARTITIONS, [stub.id for stub in self._stubs], self._replication)
+        return topic_nodes(NEW_TOPIC, NEW_PARTITIONS, [stub.id for stub in self._stubs], self._replication)
 
     async def _reset(self) -> None:
         ours = [controller_znode.PATH, broker_id.path(BrokerId(CONTROLLER_ID))]
@@ -185,8 +188,11 @@ class _Round:
         measured.seconds.setdefault(name, []).append(answered if told is None else heard)
         measured.cpu_seconds.setdefault(name, []).append(cpu)
         measured.events_written += events.written
-        held = events.longest_hold_ms
-        measured.longest_hold_ms[name] = None if held is None else max(held, measured.longest_hold_ms.get(name) or 0.0)
+        for longest, seen in (
+            (measured.longest_hold_ms, events.longest_hold_ms),
+            (measured.longest_busy_ms, events.longest_busy_ms),
+        ):
+            longest[name] = None if seen is None else max(seen, longest.get(name) or 0.0)
 
     async def _after_first_balance(self) -> None:
         await asyncio.sleep(FIRST_BALANCE_S)
@@ -271,60 +277,6 @@ async def _measure(
     return all_measured
 
 
-async def write_cluster(
-    zk: ZooKeeperClient, partitions: int, brokers: Sequence[int], replication: int
-) -> dict[str, bytes]:
-    """Topics of 100 partitions, spread as Kafka would, every partition led by its first replica. Returns the states."""
-    for path in PERSISTENT_PATHS:
-        await zk.ensure_path(path)
-    # A cluster that has partitions has had a controller; without this node ours would look for the last one's epoch.
-    nodes = [Create(controller_epoch.PATH, controller_epoch.encode(ControllerEpoch(0)))]
-    states: dict[str, bytes] = {}
-    for number in range(-(-partitions // PARTITIONS_PER_TOPIC)):
-        topic = f"bench-{number:05d}"
-        count = min(PARTITIONS_PER_TOPIC, partitions - number * PARTITIONS_PER_TOPIC)
-        assignments = _placed(topic, count, brokers, replication)
-        nodes += _topic_nodes(topic, count, brokers, replication)
-        nodes.append(Create(partition_state.partitions_path(topic)))
-        for index, assignment in assignments.items():
-            name = TopicPartition(topic, index)
-            state = LeaderAndIsr(assignment.replicas[0], LeaderEpoch(0), assignment.replicas, ControllerEpoch(0))
-            nodes.append(Create(partition_state.partition_path(name)))
-            states[partition_state.path(name)] = partition_state.encode(state)
-    await zk.write_many(nodes)
-    await zk.write_many([Create(path, data) for path, data in states.items()])
-    return states
-
-
-async def reset_cluster(zk: ZooKeeperClient, states: Mapping[str, bytes]) -> None:
-    """As `write_cluster` left it, while nobody is controller."""
-    await zk.write_many([Set(path, data) for path, data in states.items()])
-    names = [TopicPartition(NEW_TOPIC, index) for index in range(NEW_PARTITIONS)]
-    below = [partition_state.path(name) for name in names] + [partition_state.partition_path(name) for name in names]
-    above = [
-        partition_state.partitions_path(NEW_TOPIC),
-        topic_znode.path(NEW_TOPIC),
-        config_znode.topic_path(NEW_TOPIC),
-    ]
-    await zk.write_many([Delete(path) for path in below + above])
-
-
-def _placed(topic: str, count: int, brokers: Sequence[int], replication: int) -> dict[int, Assignment]:
-    rng = random.Random(topic)
-    start, shift = rng.randrange(len(brokers)), rng.randrange(len(brokers))
-    candidates = [PlacementBroker(BrokerId(broker), None) for broker in brokers]
-    placement = place(candidates, range(count), replication, start=start, shift=shift)
-    return {index: Assignment(replicas) for index, replicas in placement.items()}
-
-
-def _topic_nodes(topic: str, count: int, brokers: Sequence[int], replication: int) -> list[Create]:
-    """What whoever creates a topic writes; the rest is the controller's."""
-    return [
-        Create(config_znode.topic_path(topic), config_znode.encode({})),
-        Create(topic_znode.path(topic), topic_znode.encode(_placed(topic, count, brokers, replication))),
-    ]
-
-
 async def _controller_endpoint(zk: ZooKeeperClient) -> Endpoint:
     path = broker_id.path(BrokerId(CONTROLLER_ID))
     node = await zk.get(path)
@@ -343,6 +295,7 @@ def _report(contender: Contender, measured: Measured) -> dict[str, Any]:
         "cpu_seconds": {name: _figures(samples) for name, samples in measured.cpu_seconds.items()},
         "memory_mb": _figures(measured.memory_mb),
         "loop_held_longest_ms": measured.longest_hold_ms,
+        "loop_busy_longest_ms": measured.longest_busy_ms,
         "zookeeper_operations": measured.operations,
         "events_written": measured.events_written,
         "control_requests": dict(sorted(measured.control_requests.items())),

@@ -52,8 +52,11 @@ def controller(
     ]
     print_table(("SECONDS", "CONTROLLER", "MEDIAN", "LEAST", "MOST", "RATIO"), rows)
     for name, controller in result["controllers"].items():
-        held = [hold for hold in controller["loop_held_longest_ms"].values() if hold is not None]
-        loop = f", loop held at most {max(held)} ms" if held else ""
+        held, busy = (
+            [hold for hold in controller[figure].values() if hold is not None]
+            for figure in ("loop_held_longest_ms", "loop_busy_longest_ms")
+        )
+        loop = f", loop held at most {max(held)} ms, {max(busy)} of one by its own work" if held else ""
         typer.echo(f"{name}: memory {controller['memory_mb']['median']:.0f} MB{loop}")
     if "memory" in ratios:
         typer.echo(f"memory ratio {ratios['memory']:g}")

@@ -303,22 +303,26 @@ def state_paths(view: ControllerContext, partitions: Sequence[PartitionIndex]) -
 
 def _decide(seen: Observed, rule: Rule, unsure: Unsure, outcome: Outcome) -> Pending:
     """What to write. What needs no write, or may have none, goes into the outcome."""
-    if unsure or any(type(state) is not LeaderAndIsr for state in seen.states):
+    if unsure or not {LeaderAndIsr}.issuperset(map(type, seen.states)):
         seen = _settled(seen, unsure, outcome)
     states = cast(Sequence[LeaderAndIsr], seen.states)
     changes = decide(rule, seen.partitions, states)
-    if all(type(change) is Write for change in changes):
+    kinds = list(map(type, changes))
+    if kinds.count(Write) == len(kinds):
         return Pending(seen.partitions, seen.paths, cast(Sequence[Write], changes), seen.versions)
-    writes: list[tuple[PartitionIndex, str, Write, int]] = []
-    for partition, path, change, version in zip(seen.partitions, seen.paths, changes, seen.versions, strict=True):
-        match change:
-            case Write():
-                writes.append((partition, path, change, version))
-            case Keep(state):
-                outcome.keep(partition, state, version)
-            case Refuse(reason):
-                outcome.refused.append((partition, reason))
-    return Pending([w[0] for w in writes], [w[1] for w in writes], [w[2] for w in writes], [w[3] for w in writes])
+    partitions, paths, versions = seen.partitions, seen.paths, seen.versions
+    for n, kind in enumerate(kinds):
+        if kind is Keep:
+            outcome.keep(partitions[n], cast(Keep, changes[n]).state, versions[n])
+        elif kind is Refuse:
+            outcome.refused.append((partitions[n], cast(Refuse, changes[n]).reason))
+    writes = [n for n, kind in enumerate(kinds) if kind is Write]
+    return Pending(
+        [partitions[n] for n in writes],
+        [paths[n] for n in writes],
+        [cast(Write, changes[n]) for n in writes],
+        [versions[n] for n in writes],
+    )
 
 
 def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:

@@ -373,6 +373,10 @@ class ControllerContext:
             len(self.suspects),
         )
 
+    def sizes(self) -> dict[str, int]:
+        """For the record of a decision."""
+        return {"brokers": len(self.brokers), "topics": len(self._topics), "partitions": self._partitions_with_state}
+
     # --- inside ---
 
     def _counts_as_imbalanced(self, partition: PartitionIndex) -> bool:

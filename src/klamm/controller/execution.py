@@ -54,9 +54,9 @@ Tell = Callable[[RequestBatch], Awaitable[None]]
 
 
 SLICE_PARTITIONS: Final = 2_000
-SLICES_IN_FLIGHT: Final = 3
-"""Of a step: one is read, one is written, one is applied and told. What they do in one turn of the loop adds up, hence
-the small slices."""
+SLICES_IN_FLIGHT: Final = 4
+"""Of a step: one is read, one is written, one waits for ZooKeeper, one is applied and told. What they do in one turn of
+the loop adds up, hence the small slices."""
 METADATA_SLICE: Final = 10_000
 
 

@@ -11,8 +11,9 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from klamm.controller import brokers, deletion, notifications, reassignment, shutdown, suspicion, topics
+from klamm.controller import deletion, notifications, reassignment, topics
 from klamm.controller.batch import RequestBatch
+from klamm.controller.broker_events import BrokerEvents
 from klamm.controller.channels import Channels
 from klamm.controller.commit import Committer
 from klamm.controller.context import ControllerContext, PartitionIndex
@@ -51,13 +52,12 @@ from klamm.controller.reassignment_events import Reassignments
 from klamm.controller.records import Recorder
 from klamm.controller.schedule import Schedule, entries_of
 from klamm.controller.steps import Assign, Decision, Move
-from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig, broker_id_of, topic_defaults
-from klamm.model.errors import ConnectionLoss, ErrorCode, ZNodeError
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.errors import ErrorCode, ZNodeError
+from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Clock, Watcher, ZooKeeper
 from klamm.telemetry.metrics import Meter
-from klamm.zookeeper.znodes import broker_id, config_change, delete_topics, isr_change, log_dir_event
+from klamm.zookeeper.znodes import config_change, delete_topics, isr_change, log_dir_event
 from klamm.zookeeper.znodes import topic as topic_znode
 
 GC_THRESHOLD_WHILE_LOADING: Final = 100_000
@@ -104,6 +104,7 @@ class Term:
         parts = (self.context, self.epoch, self._reader, self.runner, recorder)
         self.reassignments = Reassignments(*parts)
         self._elections = Elections(*parts)
+        self._brokers = BrokerEvents(*parts, clock, zk, channels, self.reassignments)
         self.schedule = Schedule(entries_of(config, has_work=self._has_work), enqueue)
 
     # --- beginning and end ---
@@ -125,7 +126,7 @@ class Term:
         gc.freeze()
         for live in self.context.brokers.values():
             self._channels.open(live)
-        self._recorder.decision("controller-loaded", cause, started=started, counts=self._sizes())
+        self._recorder.decision("controller-loaded", cause, started=started, counts=self.context.sizes())
         marked = await self._marked_topics()
         self.context.hold_deletions()
         await self._reader.names(config_change.PARENT)  # for its watch: what was changed before is read as it is now
@@ -137,7 +138,7 @@ class Term:
         )
         await self._elections.on_znode()
         self.schedule.start()
-        self._recorder.decision("controller-failover", cause, started=started, counts=self._sizes())
+        self._recorder.decision("controller-failover", cause, started=started, counts=self.context.sizes())
 
     def _take_over(self, cause: str) -> Decision:
         view, epoch = self.context, self.epoch
@@ -165,22 +166,18 @@ class Term:
         view = self.context
         return tuple((t, deletion.what_is_left(view, t, retry=False).waits_for) for t in sorted(view.deleting))
 
-    def _sizes(self) -> dict[str, int]:
-        counts = self.context.counts()
-        return {"brokers": len(self.context.brokers), "topics": counts.topics, "partitions": counts.partitions}
-
     # --- events ---
 
     async def handle(self, event: ControllerEvent) -> None:
         match event:
             case BrokerChange():
-                await self._on_broker_change()
+                await self._brokers.on_change()
             case BrokerModifications(broker):
-                await self._on_broker_modifications(broker)
+                await self._brokers.on_modifications(broker)
             case BrokerRefused():
-                await self._on_broker_refused(event)
+                await self._brokers.on_refused(event)
             case BrokerConnected():
-                await self._on_broker_connected(event)
+                await self._brokers.on_connected(event)
             case TopicChange():
                 await self._on_topic_change()
             case PartitionModifications(topic):
@@ -201,7 +198,7 @@ class Term:
                 if event.error != ErrorCode.NONE:
                     self._recorder.request_refused("UpdateMetadata", event.broker, event.error)
             case ControlledShutdown():
-                await self._on_controlled_shutdown(event)
+                await self._brokers.on_controlled_shutdown(event)
             case AlterReassignments():
                 await self.reassignments.on_call(event)
             case ListReassignments():
@@ -221,112 +218,6 @@ class Term:
                 await self._elections.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
             case _:
                 raise AssertionError(f"{event} is no event of an active controller")
-
-    async def _on_broker_change(self) -> None:
-        started = self._clock.monotonic()
-        context, run = self.context, self.runner.run
-        registered = await self._reader.brokers(context.brokers)
-        change = brokers.compare(context.brokers, registered)
-        if not change:
-            return
-        for broker in (*change.bounced, *change.dead):
-            self._channels.close_one(broker)
-        for broker in (*change.new, *change.bounced):
-            self._channels.open(registered[broker])
-        if change.new:
-            cause = f"broker start {list(change.new)}"
-            self._admit(change.new, registered)
-            await run(brokers.on_broker_startup(context, self.epoch, change.new, cause))
-            await self.reassignments.on_broker_startup(change.new, cause)
-        if change.bounced:
-            cause = f"broker bounce {list(change.bounced)}"
-            self._dismiss(change.bounced)
-            await run(brokers.on_broker_failure(context, self.epoch, change.bounced, cause))
-            self._admit(change.bounced, registered)
-            await run(brokers.on_broker_startup(context, self.epoch, change.bounced, cause))
-            await self.reassignments.on_broker_startup(change.bounced, cause)
-        if change.dead:
-            cause = f"broker failure {list(change.dead)}"
-            self._dismiss(change.dead)
-            await run(brokers.on_broker_failure(context, self.epoch, change.dead, cause))
-        self._recorder.decision("broker-change", str(change), started=started, counts=self._sizes())
-
-    def _admit(self, ids: tuple[BrokerId, ...], registered: dict[BrokerId, LiveBroker]) -> None:
-        for broker in ids:
-            self.context.brokers[broker] = registered[broker]
-            self.context.offline_dirs.pop(broker, None)
-        self.context.release_deletions(ids)
-
-    def _dismiss(self, ids: tuple[BrokerId, ...]) -> None:
-        for broker in ids:
-            self._end_suspicion(broker, "its registration ended")
-            del self.context.brokers[broker]
-            self.context.shutting_down.discard(broker)
-            self.context.offline_dirs.pop(broker, None)
-
-    async def _on_broker_modifications(self, broker: BrokerId) -> None:
-        context = self.context
-        registered = (await self._reader.brokers(context.brokers)).get(broker)
-        known = context.brokers.get(broker)
-        if registered is None or registered == known:
-            return
-        if known is None or registered.epoch != known.epoch:
-            await self._on_broker_change()  # nobody knew it while its registration could not be read; now it is mended
-            return
-        context.brokers[broker] = registered
-        await self.runner.run(brokers.on_endpoints_changed(f"endpoints of broker {broker} changed"))
-
-    async def _on_broker_refused(self, event: BrokerRefused) -> None:
-        """Is it suspect? Asking for its registration is also the question whether ZooKeeper still talks to us."""
-        started = self._clock.monotonic()
-        broker, context = event.broker, self.context
-        if broker in context.suspects:
-            return
-        (node,) = await self._reader.nodes([broker_id.path(broker)])
-        seen = suspicion.Hearing(
-            evidence=self._channels.evidence(broker),
-            now=self._clock.monotonic(),
-            epoch=event.epoch,
-            registered_epoch=None if node is None else BrokerEpoch(node.stat.czxid),
-            zookeeper_silence=self._zk.silence(),
-            accused=len(self._channels.refusing() | context.suspects | {broker}),
-            brokers=len(context.brokers),
-        )
-        objection = suspicion.objection(seen)
-        known = context.brokers.get(broker)
-        if objection or known is None or known.epoch != event.epoch:
-            self._recorder.not_suspected(broker, objection or "it is of a former life")
-            return
-        cause = f"broker {broker} suspected"
-        context.suspects.add(broker)
-        self._recorder.decision("broker-suspected", cause, started=started, detail=str(seen))
-        try:
-            await self.runner.run(brokers.on_broker_suspected(context, self.epoch, broker, cause))
-        except ConnectionLoss:
-            context.suspects.discard(broker)  # the event is handled again from its beginning
-            raise
-        self._recorder.decision("suspect-relieved", cause, started=started, counts=self._sizes())
-
-    async def _on_broker_connected(self, event: BrokerConnected) -> None:
-        """It lives, and may have missed anything: as if it had just started."""
-        known = self.context.brokers.get(event.broker)
-        if event.broker not in self.context.suspects or known is None or known.epoch != event.epoch:
-            return
-        started = self._clock.monotonic()
-        cause = f"broker {event.broker} is back from suspicion"
-        self._end_suspicion(event.broker, "it answers again in the same life")
-        try:
-            await self.runner.run(brokers.on_broker_startup(self.context, self.epoch, (event.broker,), cause))
-        except ConnectionLoss:
-            self.context.suspects.add(event.broker)
-            raise
-        await self.reassignments.on_broker_startup((event.broker,), cause)
-        self._recorder.decision("broker-change", cause, started=started, counts=self._sizes())
-
-    def _end_suspicion(self, broker: BrokerId, why: str) -> None:
-        if broker in self.context.suspects:
-            self.context.suspects.discard(broker)
-            self._recorder.decision("suspicion-ended", f"broker {broker}", detail=why)
 
     async def _on_topic_change(self) -> None:
         started = self._clock.monotonic()
@@ -448,17 +339,3 @@ class Term:
         answered = {name: name not in failed for name in event.asked}
         cause = f"broker {event.broker} answered StopReplica"
         await self.runner.run(deletion.complete_deletion(self.context, self.epoch, event.broker, answered, cause))
-
-    async def _on_controlled_shutdown(self, event: ControlledShutdown) -> None:
-        started = self._clock.monotonic()
-        refused = shutdown.refusal(self.context, event.broker, event.broker_epoch)
-        if refused is not None:
-            event.fail(refused)
-            return
-        self.context.shutting_down.add(event.broker)
-        cause = f"controlled shutdown of broker {event.broker}"
-        await self.runner.run(shutdown.on_controlled_shutdown(self.context, self.epoch, event.broker, cause))
-        remaining = shutdown.still_led(self.context, event.broker)
-        self._recorder.decision("controlled-shutdown", cause, started=started, counts={"remaining": len(remaining)})
-        if not event.reply.done():
-            event.reply.set_result(remaining)

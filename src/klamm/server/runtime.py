@@ -19,7 +19,6 @@ from klamm.model.ports import Clock, Disk, Network
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 
-
 GC_THRESHOLD: Final = 10_000
 """Objects that may come without one going before the collector looks at the young ones. Python's 700 are for scripts: a
 server makes that many with every large request, and finds no garbage in them."""

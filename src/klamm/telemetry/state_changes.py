@@ -2,8 +2,9 @@
 
 `state-change.log` has a line per partition in the shape that Kafka's own log has, for the eyes and greps of those who
 know it. `state-change.json` has one JSON object a line, schema version `v`, for everything else. A decision hands over
-tuples or columns; one task formats and writes them in slices, so that 60,000 changes never hold the loop. The buffer is
-bounded: what does not fit is dropped, counted, and the drop itself is written as an event.
+tuples or columns; one task formats and writes them in slices, so that 60,000 changes never hold the loop, and for a
+second only when it has nothing else to do: a broker's death is recorded after it is dealt with. The buffer is bounded:
+what does not fit is dropped, counted, and the drop itself is written as an event.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ BUFFER_RECORDS_MAX: Final = 2_000_000
 """Two changes of every partition of a very large cluster: beyond that the disk is the problem, not the event."""
 SLICE_RECORDS: Final = 1_000
 """Formatted between two turns of the loop: about 2 ms."""
+GIVE_WAY_SECONDS: Final = 1.0
+"""So long the writer stands back while the loop is busy: what it records is done, what holds it up is not."""
+BUSY_SECONDS: Final = 0.001
+"""A turn of the loop that takes longer had work to do."""
 
 
 class Text(NamedTuple):
@@ -218,7 +223,9 @@ class StateChangeWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            deadline = self._clock.monotonic() + GIVE_WAY_SECONDS
             while self._buffer:
+                await self._give_way(deadline)
                 try:
                     self._write_slice(lines, events)
                 except OSError as error:
@@ -227,7 +234,15 @@ class StateChangeWriter:
                     self._buffer.clear()
                     self._buffered = 0
                     logger.error("state changes cannot be written to %s: %s", self._directory, error)
-                await asyncio.sleep(0)
+
+    async def _give_way(self, deadline: float) -> None:
+        while True:
+            began = self._clock.monotonic()
+            await asyncio.sleep(0)
+            now = self._clock.monotonic()
+            if now - began < BUSY_SECONDS or now >= deadline:
+                return
+            await asyncio.sleep(BUSY_SECONDS)
 
     def _write_slice(self, lines: TextIO, events: TextIO) -> None:
         count, text = self._next_slice()

@@ -1,20 +1,29 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import orjson
 
 from klamm.model.events import Decision, StateChange, StateChanges
 from klamm.model.partition import LeaderAndIsr
-from klamm.telemetry.state_changes import StateChangeWriter, formatted, formatted_changes
+from klamm.telemetry.state_changes import (
+    BUSY_SECONDS,
+    GIVE_WAY_SECONDS,
+    StateChangeWriter,
+    formatted,
+    formatted_changes,
+)
 
 
 class FixedClock:
+    now = 0.0
+
     def wall_ms(self) -> int:
         return 1_700_000_000_000
 
     def monotonic(self) -> float:
-        return 0.0
+        return self.now
 
 
 CHANGE = StateChange(
@@ -148,3 +157,19 @@ async def test_columns_and_records_keep_their_order_and_share_the_bound(tmp_path
     assert [k["kind"] for k in kinds] == ["decision", *["state-change"] * 6, "decision"]
     assert kinds[-1]["event"] == "events-dropped" and kinds[-1]["counts"] == {"dropped": 2}
     assert writer.dropped == 2 and writer.written == 8
+
+
+async def test_the_writer_stands_back_while_the_loop_is_busy(tmp_path: Path) -> None:
+    clock = FixedClock()
+    writer = StateChangeWriter(str(tmp_path), 9, clock)
+    async with writer.running():
+        writer.emit([DECISION])
+        while not writer.written:
+            clock.now += 2 * BUSY_SECONDS  # somebody's work, in every turn of the loop
+            await asyncio.sleep(0)
+        assert clock.now >= GIVE_WAY_SECONDS
+        writer.emit([DECISION])
+        idle_since = clock.now
+        while writer.written < 2:
+            await asyncio.sleep(0)
+        assert clock.now == idle_since

@@ -97,7 +97,7 @@ async def _topics(
 ) -> AsyncIterator[tuple[str, list[tuple[int, T]]]]:
     """Topic by topic, giving way every few thousand partitions; `position[0]` is where reading starts and ended."""
     cache: dict[bytes, T] = {}
-    usual, index_at = 0, _INDEX.unpack_from
+    usual, index_at, data = 0, _INDEX.unpack_from, bytes(body)
     at = position[0]
     topic_count, at = read_uvarint(body, at)
     since_pause = 0
@@ -108,16 +108,16 @@ async def _topics(
         count, at = read_uvarint(body, end)
         entries: list[tuple[int, T]] = []
         for _ in range(_not_null(count)):
-            (index,) = index_at(body, at)
+            (index,) = index_at(data, at)
             start = at + 4
             # No suffix is the beginning of another, so bytes that are a known one need no parsing to find their end.
             at = start + usual
-            state = cache.get(bytes(body[start:at]))
+            state = cache.get(data[start:at])
             if state is None:
                 at = end_of(body, start)
                 if at > len(body):
                     raise ProtocolError("a partition runs past the end of the request")
-                suffix, usual = bytes(body[start:at]), at - start
+                suffix, usual = data[start:at], at - start
                 state = cache.get(suffix)
                 if state is None:
                     state = cache[suffix] = decode(suffix)

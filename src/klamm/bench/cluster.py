@@ -1,0 +1,75 @@
+"""The cluster that controllers are measured on: written into ZooKeeper, and put back as it was between two of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from klamm.admin.placement import PlacementBroker, place
+from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.ports import Create, Delete, Set
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.znodes import config as config_znode
+from klamm.zookeeper.znodes import controller_epoch, partition_state
+from klamm.zookeeper.znodes import topic as topic_znode
+from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
+
+PARTITIONS_PER_TOPIC: Final = 100
+NEW_TOPIC: Final = "bench-new"
+NEW_PARTITIONS: Final = 2_000
+
+
+async def write_cluster(
+    zk: ZooKeeperClient, partitions: int, brokers: Sequence[int], replication: int
+) -> dict[str, bytes]:
+    """Topics of 100 partitions, spread as Kafka would, every partition led by its first replica. Returns the states."""
+    for path in PERSISTENT_PATHS:
+        await zk.ensure_path(path)
+    # A cluster that has partitions has had a controller; without this node ours would look for the last one's epoch.
+    nodes = [Create(controller_epoch.PATH, controller_epoch.encode(ControllerEpoch(0)))]
+    states: dict[str, bytes] = {}
+    for number in range(-(-partitions // PARTITIONS_PER_TOPIC)):
+        topic = f"bench-{number:05d}"
+        count = min(PARTITIONS_PER_TOPIC, partitions - number * PARTITIONS_PER_TOPIC)
+        assignments = _placed(topic, count, brokers, replication)
+        nodes += topic_nodes(topic, count, brokers, replication)
+        nodes.append(Create(partition_state.partitions_path(topic)))
+        for index, assignment in assignments.items():
+            name = TopicPartition(topic, index)
+            state = LeaderAndIsr(assignment.replicas[0], LeaderEpoch(0), assignment.replicas, ControllerEpoch(0))
+            nodes.append(Create(partition_state.partition_path(name)))
+            states[partition_state.path(name)] = partition_state.encode(state)
+    await zk.write_many(nodes)
+    await zk.write_many([Create(path, data) for path, data in states.items()])
+    return states
+
+
+async def reset_cluster(zk: ZooKeeperClient, states: Mapping[str, bytes]) -> None:
+    """As `write_cluster` left it, while nobody is controller."""
+    await zk.write_many([Set(path, data) for path, data in states.items()])
+    names = [TopicPartition(NEW_TOPIC, index) for index in range(NEW_PARTITIONS)]
+    below = [partition_state.path(name) for name in names] + [partition_state.partition_path(name) for name in names]
+    above = [
+        partition_state.partitions_path(NEW_TOPIC),
+        topic_znode.path(NEW_TOPIC),
+        config_znode.topic_path(NEW_TOPIC),
+    ]
+    await zk.write_many([Delete(path) for path in below + above])
+
+
+def _placed(topic: str, count: int, brokers: Sequence[int], replication: int) -> dict[int, Assignment]:
+    rng = random.Random(topic)
+    start, shift = rng.randrange(len(brokers)), rng.randrange(len(brokers))
+    candidates = [PlacementBroker(BrokerId(broker), None) for broker in brokers]
+    placement = place(candidates, range(count), replication, start=start, shift=shift)
+    return {index: Assignment(replicas) for index, replicas in placement.items()}
+
+
+def topic_nodes(topic: str, count: int, brokers: Sequence[int], replication: int) -> list[Create]:
+    """What whoever creates a topic writes; the rest is the controller's."""
+    return [
+        Create(config_znode.topic_path(topic), config_znode.encode({})),
+        Create(topic_znode.path(topic), topic_znode.encode(_placed(topic, count, brokers, replication))),
+    ]
