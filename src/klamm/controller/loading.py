@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar, cast
 
@@ -157,7 +157,9 @@ class Reader:
             partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
         context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
 
-    async def load_states(self, context: ControllerContext, windows: AsyncIterator[Sequence[PartitionIndex]]) -> None:
+    async def load_states(
+        self, context: ControllerContext, windows: AsyncGenerator[Sequence[PartitionIndex], None]
+    ) -> None:
         async with aclosing(_read_ahead(windows, lambda window: self.states(context, window))) as found:
             async for seen in found:
                 self.take_states(context, seen)
@@ -186,7 +188,7 @@ async def load(context: ControllerContext, reader: Reader) -> None:
 
 async def _load_topics(
     context: ControllerContext, reader: Reader, topics: Sequence[str]
-) -> AsyncIterator[list[PartitionIndex]]:
+) -> AsyncGenerator[list[PartitionIndex], None]:
     """Yields partitions whose states are to be read."""
     unread: list[PartitionIndex] = []
     async with aclosing(_read_ahead(_windows(topics, TOPICS_WINDOW), reader.assignments)) as windows:
@@ -201,22 +203,23 @@ async def _load_topics(
         yield unread
 
 
-async def _windows(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+async def _windows(items: Sequence[T], size: int) -> AsyncGenerator[Sequence[T], None]:
     for window in chunked(items, size):
         yield window
 
 
 async def _read_ahead(
-    windows: AsyncIterator[T], read: Callable[[T], Coroutine[None, None, R]]
+    windows: AsyncGenerator[T, None], read: Callable[[T], Coroutine[None, None, R]]
 ) -> AsyncGenerator[R, None]:
     """Window by window in order, the next ones on their way while one is taken in."""
     on_their_way: deque[asyncio.Task[R]] = deque()
     try:
-        async for window in windows:
-            on_their_way.append(asyncio.create_task(read(window)))
-            await asyncio.sleep(0)  # it sends now
-            if len(on_their_way) > AHEAD:
-                yield await on_their_way.popleft()
+        async with aclosing(windows):
+            async for window in windows:
+                on_their_way.append(asyncio.create_task(read(window)))
+                await asyncio.sleep(0)  # it sends now
+                if len(on_their_way) > AHEAD:
+                    yield await on_their_way.popleft()
         while on_their_way:
             yield await on_their_way.popleft()
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import orjson
 import pytest
 
 from klamm.bench import stubs
@@ -108,11 +109,14 @@ def test_without_java_there_is_one_clear_line(tmp_path: Path, monkeypatch: pytes
 
 def test_events_are_counted_once_and_the_longest_hold_is_found(tmp_path: Path) -> None:
     contender = KlammContender(tmp_path)
-    assert contender.new_events() == (0, 0.0)
+    assert contender.new_events() == (0, 0.0, 0.0)
     contender.process.directory.mkdir()
     events = contender.process.directory / "state-change.json"
-    events.write_text('{"event":"loop-held","duration_ms":61.04}\n{"event":"loop-held","duration_ms":55}\n{}\n')
-    assert contender.new_events() == (3, 61.0)
+    held = (
+        {"event": "loop-held", "duration_ms": ms, "counts": {"busy_ms": busy}} for ms, busy in ((61.04, 2), (55, 31))
+    )
+    events.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in (*held, {})))
+    assert contender.new_events() == (3, 61.0, 31)
     with events.open("a") as file:
         file.write("{}\n")
-    assert contender.new_events() == (1, 0.0)
+    assert contender.new_events() == (1, 0.0, 0.0)
