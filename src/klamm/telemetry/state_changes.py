@@ -35,6 +35,7 @@ GIVE_WAY_SECONDS: Final = 1.0
 """So long the writer stands back while the loop is busy: what it records is done, what holds it up is not."""
 BUSY_SECONDS: Final = 0.001
 """A turn of the loop that takes longer had work to do."""
+LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class Text(NamedTuple):
@@ -242,7 +243,7 @@ class StateChangeWriter:
             now = self._clock.monotonic()
             if now - began < BUSY_SECONDS or now >= deadline:
                 return
-            await asyncio.sleep(BUSY_SECONDS)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     def _write_slice(self, lines: TextIO, events: TextIO) -> None:
         count, text = self._next_slice()
