@@ -168,6 +168,16 @@ async def test_stop_replica_by_version() -> None:
     }
 
 
+async def test_a_topic_whose_ids_are_no_neighbours_is_one_topic() -> None:
+    context = context_of(1)
+    told = [*add(context, "foo", {0: 1, 1: 1}), *add(context, "bar", {0: 1}), *add(context, "foo", {2: 1})]
+    batch = RequestBatch()
+    batch.add_leader_and_isr_on(context, BrokerId(1), told)
+    for _, _, body, _ in await sealed(context, batch):
+        numbers = {t.topic_name: [state.partition_index for state in t.partition_states] for t in body.topic_states}
+        assert numbers == {"foo": [0, 1, 2], "bar": [0]} and len(body.topic_states) == 2
+
+
 async def test_new_and_delete_stick() -> None:
     context = context_of(1)
     (partition,) = add(context, "foo", {0: 1})
