@@ -242,7 +242,7 @@ class SimulatedCluster:
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
             if heard is not None and (heard.epoch, heard.controller_epoch) == (live.epoch, term.epoch):
                 # A replica that was given up while its broker was away is nobody's, in Kafka too (KIP-550).
-                mine = {term.context.name_of(i) for i in term.context.partitions_on(broker)}
+                mine = {term.context.name_of(i) for i in term.context.replicas.on(broker)}
                 leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}
                 self.checker.on_rest(broker, decided, heard.metadata, leads)
 
