@@ -20,7 +20,7 @@ from klamm.broker.handlers.dispatch import Dispatcher
 from klamm.broker.handlers.services import Services
 from klamm.broker.leader_endpoint import RemoteLeader
 from klamm.broker.metadata_cache import MetadataCache
-from klamm.broker.metrics import register_metrics
+from klamm.broker.metrics import register_cleaner_metrics, register_metrics
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
@@ -109,6 +109,8 @@ class Broker:
         )
         """Handler of every listener."""
         register_metrics(metrics, self.replicas, appends, reads, self.handle.requests)
+        if config.log_cleaner_enable:
+            register_cleaner_metrics(metrics, logs)
 
     def _leader_endpoint(self, leader: BrokerId) -> RemoteLeader:
         listener = self.config.inter_broker_listener

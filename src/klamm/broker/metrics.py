@@ -9,10 +9,12 @@ from klamm.broker.appends import Appends
 from klamm.broker.handlers.dispatch import served
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.log.manager import LogManager
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
 
 SERVER = "kafka.server"
+LOG = "kafka.log"
 REPLICAS = "ReplicaManager"
 TOPICS = "BrokerTopicMetrics"
 
@@ -58,6 +60,23 @@ def register_metrics(
     read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
     read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
     read(SERVER, TOPICS, "FailedFetchRequestsPerSec", lambda: reads.failed_requests)
+
+
+def register_cleaner_metrics(metrics: MetricsRegistry, logs: LogManager) -> None:
+    """Names and units are Kafka's, whole percents and seconds included."""
+    cleaner, read = logs.cleaner, metrics.read
+    read(LOG, "LogCleaner", "max-buffer-utilization-percent", lambda: int(100 * cleaner.last.buffer_utilization))
+    read(LOG, "LogCleaner", "cleaner-recopy-percent", lambda: int(100 * cleaner.last.recopy_ratio))
+    read(LOG, "LogCleaner", "max-clean-time-secs", lambda: int(cleaner.last_seconds))
+    read(LOG, "LogCleaner", "max-compaction-delay-secs", lambda: cleaner.max_overdue_ms // 1000)
+    read(LOG, "LogCleaner", "DeadThreadCount", lambda: 0)  # one that died would take the broker with it
+    read(LOG, "LogCleanerManager", "max-dirty-percent", lambda: int(100 * cleaner.max_dirty_ratio))
+    read(LOG, "LogCleanerManager", "time-since-last-run-ms", lambda: cleaner.ms_since_last_run)
+    for directory in logs.directories:
+        count, size = partial(cleaner.uncleanable_in, directory), partial(cleaner.uncleanable_bytes_in, directory)
+        tag = {"logDirectory": directory.path}
+        read(LOG, "LogCleanerManager", "uncleanable-partitions-count", lambda found=count: len(found()), **tag)  # type: ignore[misc]
+        read(LOG, "LogCleanerManager", "uncleanable-bytes", size, **tag)
 
 
 def _count_of(requests: Mapping[ApiKey, int], key: ApiKey) -> int:

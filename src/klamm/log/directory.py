@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from klamm.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOCK,
     LOG_START_OFFSETS,
@@ -88,6 +89,7 @@ class Past(NamedTuple):
     recovery_points: dict[TopicPartition, int]
     log_start_offsets: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
+    cleaner_offsets: dict[TopicPartition, int]
 
 
 class LogDirectory:
@@ -132,10 +134,12 @@ class LogDirectory:
             self._read_tolerantly(RECOVERY_POINTS),
             self._read_tolerantly(LOG_START_OFFSETS),
             self._read_tolerantly(HIGH_WATERMARKS),
+            self._read_tolerantly(CLEANER_OFFSETS),
         )
 
     def _read_tolerantly(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint that cannot be read promises nothing: recovery begins at 0, the high watermark at log start."""
+        """A checkpoint that cannot be read promises nothing: recovery and cleaning begin at the start, and there is the
+        high watermark."""
         try:
             return read_offsets(self._disk, self.file(name))
         except KafkaError as error:
@@ -166,3 +170,6 @@ class LogDirectory:
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         write_offsets(self._disk, self.file(HIGH_WATERMARKS), offsets)
+
+    def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._disk, self.file(CLEANER_OFFSETS), offsets)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from klamm.log.durability import Durability
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.lookup import find_aborted, find_timestamp
 from klamm.log.producer_history import ProducerHistory
-from klamm.log.producer_state import CompletedTransaction
+from klamm.log.producer_state import CompletedTransaction, ProducerState
 from klamm.log.recovery import LoadedLog, apply_to_producers
 from klamm.log.rolling import is_full, is_old
 from klamm.log.segment import Segment
 from klamm.log.segments import Segments
+from klamm.log.swap import Swap
 from klamm.log.transaction_index import AbortedEntry
 from klamm.log.validation import AppendOrigin, StoredBatch, check_batches, store
 from klamm.log.values import (
@@ -57,18 +58,6 @@ R = TypeVar("R")
 EPOCHS_FLUSH_MS = 2_000
 """Until a new leader epoch is in its file. Recovery rebuilds it from the batches until then, and at a fail-over, when a
 thousand logs begin an epoch at once, their thousand flushes must not compete with the first records."""
-
-
-@dataclass(slots=True)
-class _FlushPlan:
-    """What one flush takes to the platter, gathered in the loop and carried out in the pool."""
-
-    target: int
-    generation: int
-    segments: list[Segment]
-    syncs: list[Callable[[], None]]
-    snapshots: dict[int, tuple[str, bytes]]
-    epochs: bytes | None
 
 
 def _storage(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
@@ -112,10 +101,11 @@ class Log:
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
-        self._recovery_point = loaded.recovery_point
+        self._durability = Durability(
+            disk, directory, loaded.segments, self._producers, loaded.epochs, loaded.recovery_point
+        )
+        self._swap: Swap | None = None
         self._first_unstable: int | None = None
-        self._generation = 0
-        """Counts truncations: a flush that began before one promises nothing."""
         self._failure: OSError | None = None
         self.deleted = False
         self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_within(self, EPOCHS_FLUSH_MS))
@@ -148,16 +138,20 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """What lies below survives a power cut; a recovery begins in the segment that holds it."""
-        return self._recovery_point
+        return self._durability.recovery_point
 
     @property
     def segments(self) -> Segments:
         return self._segments
 
     @property
+    def producers(self) -> ProducerState:
+        return self._producers.state
+
+    @property
     def generation(self) -> int:
         """Another number, another past: something was truncated in between."""
-        return self._generation
+        return self._durability.generation
 
     @property
     def size_bytes(self) -> int:
@@ -327,7 +321,7 @@ class Log:
 
     def _flush_if_asked(self) -> None:
         """flush.messages and flush.ms, both off by default: durability is replication."""
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+        if self._log_end_offset - self.recovery_point >= self.config.flush_messages:
             self._owner.flush_soon(self)
         elif self.config.flush_ms < LONG_MAX:
             self._owner.flush_within(self, self.config.flush_ms)
@@ -460,7 +454,7 @@ class Log:
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._lower_recovery_point(offset)
+        self._prepare_cut(offset)
         self._delete(self._segments.take_above(offset))
         self._segments.active.truncate_to(offset)
         self._log_end_offset = offset
@@ -474,20 +468,37 @@ class Log:
     @_storage
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Everything goes; the log is empty and begins at `offset`, which becomes the high watermark too."""
-        self._lower_recovery_point(offset)
+        self._prepare_cut(offset)
         self._delete(self._segments.take_first(len(self._segments)))
         self._add_segment(offset)
-        self._log_start_offset = self._log_end_offset = self._recovery_point = offset
+        self._log_start_offset = self._log_end_offset = self._durability.recovery_point = offset
         self.epochs.clear()
         self._producers.start_anew(offset)
         self._set_high_watermark(offset)
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        """First of all: a crash in the middle must find a checkpoint from which recovery sees the cut."""
-        self._generation += 1
-        if self._recovery_point > offset:
-            self._recovery_point = offset
-            self._owner.recovery_point_lowered(self)
+    def _prepare_cut(self, offset: int) -> None:
+        """First of all: a crash in the middle must find checkpoints from which it sees the cut, and no swap to finish
+        that would bring back what is cut off."""
+        self.finish_swap()
+        lowered = self._durability.cut(offset)
+        self._owner.truncating(self, offset, recovery_point_lowered=lowered)
+
+    # --- compaction --------------------------------------------------------------------------------------------------
+
+    @_storage
+    def begin_swap(self, swap: Swap) -> None:
+        """From here on a restart finishes it; so must we, whatever happens to the log meanwhile."""
+        self._swap = swap
+        swap.begin()
+
+    @_storage
+    def finish_swap(self) -> None:
+        """Readers that come now find the cleaned segment; there may be none to finish."""
+        swap, self._swap = self._swap, None
+        if swap is not None:
+            renamed = swap.finish()
+            self._segments.replace(swap.sources, swap.replacement)
+            self._owner.remove_later(renamed, self.config.file_delete_delay_ms)
 
     # --- durability --------------------------------------------------------------------------------------------------
 
@@ -495,58 +506,11 @@ class Log:
         """Everything up to the present end to the platter, off the loop; then the recovery point is there."""
         self.check_usable()
         try:
-            plan = self._plan_flush()
-            await self._disk.run(lambda: self._carry_out(plan))
-            self._flushed(plan)
+            plan = self._durability.plan(self._log_end_offset)
+            await self._disk.run(lambda: self._durability.carry_out(plan))
+            self._durability.flushed(plan)
         except OSError as error:
             raise self.fail(error) from error
-
-    def _plan_flush(self) -> _FlushPlan:
-        unflushed = self._unflushed()
-        for segment in unflushed:
-            segment.write_out()
-        epochs = self.epochs.encode() if self.epochs.dirty else None
-        self.epochs.dirty = False
-        return _FlushPlan(
-            target=self._log_end_offset,
-            generation=self._generation,
-            segments=unflushed,
-            syncs=[sync for segment in unflushed for sync in segment.syncs()],
-            snapshots=self._producers.pending(),
-            epochs=epochs,
-        )
-
-    def _unflushed(self) -> list[Segment]:
-        """From the recovery point on; a segment sealed since has a last index entry even if its batches are safe."""
-        behind = self._recovery_point < self._log_end_offset
-        found = self._segments.holding_or_after(self._recovery_point) if behind else []
-        return found + [s for s in self._segments if s.has_unwritten_entries() and s not in found]
-
-    def _carry_out(self, plan: _FlushPlan) -> None:
-        for sync in plan.syncs:
-            sync()
-        if plan.epochs is not None:
-            self._disk.write_atomically(self.epochs.path, plan.epochs)
-        for path, data in plan.snapshots.values():
-            self._disk.write_atomically(path, data)
-        if plan.syncs:
-            self._disk.sync_directory(self.directory)
-
-    def _flushed(self, plan: _FlushPlan) -> None:
-        for offset in plan.snapshots:
-            self._producers.written(offset)
-        if plan.generation != self._generation:
-            # A truncation overtook the flush: what it wrote may describe batches that are gone.
-            self._producers.remove_above(self._recovery_point)
-            self.epochs.dirty = True
-            return
-        self._recovery_point = max(self._recovery_point, plan.target)
-        # Kept: from the segment that a recovery would begin in, and from the one before the active one.
-        before_active = self._segments[max(len(self._segments) - 2, 0)].base_offset
-        self._producers.remove_below(min(before_active, self._segments.at_or_below(self._recovery_point).base_offset))
-        for segment in plan.segments:
-            if segment is not self._segments.active:
-                segment.close_files()
 
     def expire_producers(self, idle_ms: int) -> None:
         self._producers.state.expire(self._clock.wall_ms() - idle_ms)
@@ -557,8 +521,8 @@ class Log:
             if self._failure is None:
                 self._segments.active.seal()
                 self._producers.take_snapshot()
-                self._carry_out(self._plan_flush())
-                self._recovery_point = self._log_end_offset
+                self._durability.carry_out(self._durability.plan(self._log_end_offset))
+                self._durability.recovery_point = self._log_end_offset
         finally:
             self.close_files()
 

@@ -20,6 +20,8 @@ from klamm.log.directories import LogDirectories
 from klamm.log.directory import Kind, LogDirectory, PartitionDirectory, Past, deleted_name
 from klamm.log.flush_scheduler import FlushScheduler
 from klamm.log.log import Log
+from klamm.log.log_cleaner import LogCleaner
+from klamm.log.offset_checkpoints import OffsetCheckpoints
 from klamm.log.recovery import LoadedLog, load_log
 from klamm.log.removal import DelayedRemoval
 from klamm.log.retention import deletable_segments
@@ -54,8 +56,8 @@ class LogManager:
         self._offline: set[TopicPartition] = set()
         self._flushes = FlushScheduler()
         self._removal = DelayedRemoval(disk)
-        self._checkpointing: asyncio.Task[None] | None = None
-        self._checkpoint_again = False
+        self._checkpoints = OffsetCheckpoints(disk, self._directories, self._logs_in, self._take_offline)
+        self.cleaner = LogCleaner(disk, clock, config, self)
         self._closed = False
         self.on_offline: OfflineCallback | None = None
 
@@ -114,6 +116,7 @@ class LogManager:
         workers = self._config.num_recovery_threads_per_data_dir
         await asyncio.gather(*(worker() for _ in range(workers)))
         directory.loaded = True
+        self._checkpoints.guarded(directory, lambda _: self.cleaner.remember(directory, past.cleaner_offsets))
 
     async def _load_one(
         self, directory: LogDirectory, past: Past, path: str, partition: TopicPartition, config: TopicConfig
@@ -187,7 +190,7 @@ class LogManager:
         if existing is not None:
             return existing
         self._check_creatable(partition, is_new=is_new)
-        if self._flushes.is_busy(partition):
+        if self._flushes.is_busy(partition) or self.cleaner.is_busy(partition):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was deleted a moment ago, and is still in use"
             )
@@ -205,7 +208,9 @@ class LogManager:
     ) -> dict[TopicPartition, Log | KafkaError]:
         """(partition, config, is_new) in bulk, files made in the pool; a failure is a value, per partition."""
         partitions = list(partitions)
-        await self._flushes.settled(partition for partition, _, _ in partitions if partition not in self._logs)
+        absent = [partition for partition, _, _ in partitions if partition not in self._logs]
+        await self._flushes.settled(absent)  # work on a former log of that name, which still writes by path
+        await self.cleaner.settled(absent)
         result: dict[TopicPartition, Log | KafkaError] = {}
         planned: dict[LogDirectory, list[tuple[TopicPartition, TopicConfig]]] = defaultdict(list)
         for partition, config, is_new in partitions:
@@ -292,7 +297,10 @@ class LogManager:
         self._flushes.forget(partition)
         self._home[partition] = target  # whatever happens to the old directory now does not concern it
         current.close_files()
-        self._guarded(source, lambda: self._disk.rename(current.directory, trash))
+        try:
+            self._disk.rename(current.directory, trash)
+        except OSError as error:
+            self._take_offline(source, error)
         current.move_to(trash)
         source.log_count -= 1
         log = self._adopt(partition, target, path, current.config, loaded)
@@ -301,7 +309,8 @@ class LogManager:
         log.update_high_watermark(high_watermark)
         for directory in (target, source):
             if directory.failure is None:
-                self._guarded(directory, lambda d=directory: self._checkpoint(d))  # type: ignore[misc]
+                self._checkpoints.guarded(directory, self._checkpoints.write_all)
+                self._checkpoints.guarded(directory, self.cleaner.write_checkpoint)
         self.remove_later([trash], current.config.file_delete_delay_ms)
 
     def _make(self, directory: LogDirectory, partition: TopicPartition, config: TopicConfig) -> LoadedLog:
@@ -322,6 +331,7 @@ class LogManager:
         log = self._logs.pop(partition, None)
         directory = self._home.pop(partition, None)
         self._flushes.forget(partition)
+        was_cleaned = self.cleaner.forget(partition)
         if log is None or directory is None:
             self._offline.discard(partition)
             return
@@ -332,7 +342,9 @@ class LogManager:
             self._disk.rename(log.directory, target)
             self._disk.sync_directory(directory.path)
             log.move_to(target)
-            self._checkpoint(directory)
+            self._checkpoints.write_all(directory)
+            if was_cleaned:
+                self.cleaner.write_checkpoint(directory)
         except OSError as error:
             self._take_offline(directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {error}") from error
@@ -349,10 +361,10 @@ class LogManager:
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         self._removal.remove_later(paths, delay_ms)
 
-    def recovery_point_lowered(self, log: Log) -> None:
-        directory = self._home.get(log.topic_partition)
-        if directory is not None and directory.failure is None and directory.loaded:
-            directory.write_recovery_points(self._recovery_points(directory))
+    def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None:
+        if recovery_point_lowered:
+            self.checkpoint_recovery_point(log)
+        self.cleaner.truncating(log, offset)
 
     def storage_failed(self, log: Log, error: OSError) -> None:
         directory = self._home.get(log.topic_partition)
@@ -380,72 +392,27 @@ class LogManager:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def checkpoint_high_watermarks(self) -> asyncio.Task[None]:
-        """Written off the loop, one write at a time; the task ends when what was asked for is on disk."""
-        if self._checkpointing is None:
-            self._checkpointing = asyncio.get_running_loop().create_task(self._write_high_watermarks())
-        else:
-            self._checkpoint_again = True
-        return self._checkpointing
-
-    async def _write_high_watermarks(self) -> None:
-        try:
-            while True:
-                self._checkpoint_again = False
-                for directory in self._directories.loaded():
-                    offsets = self._high_watermarks(directory)
-                    try:
-                        await self._disk.run(lambda d=directory, o=offsets: d.write_high_watermarks(o))  # type: ignore[misc]
-                    except OSError as error:
-                        self._take_offline(directory, error)
-                if not self._checkpoint_again:
-                    return
-        finally:
-            self._checkpointing = None
+        return self._checkpoints.write_high_watermarks()
 
     def checkpoint_recovery_points(self) -> None:
-        """Recovery points, and log start offsets where they are not simply the first segment's.
+        self._checkpoints.write_offsets()
 
-        Written in the loop: a truncation writes the same file, and the later of the two must win.
-        """
-        for directory in self._directories.loaded():
-            self._guarded(directory, lambda d=directory: self._checkpoint_offsets(d))  # type: ignore[misc]
-
-    def _checkpoint(self, directory: LogDirectory) -> None:
-        self._checkpoint_offsets(directory)
-        directory.write_high_watermarks(self._high_watermarks(directory))
-
-    def _checkpoint_offsets(self, directory: LogDirectory) -> None:
-        directory.write_recovery_points(self._recovery_points(directory))
-        directory.write_log_start_offsets(
-            {
-                log.topic_partition: log.log_start_offset
-                for log in self._logs_in(directory)
-                if log.log_start_offset > log.segments.first.base_offset
-            }
-        )
-
-    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
-
-    def _high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {log.topic_partition: log.high_watermark for log in self._logs_in(directory)}
+    def checkpoint_recovery_point(self, log: Log) -> None:
+        """With those of its directory. Raises OSError."""
+        directory = self._home.get(log.topic_partition)
+        if directory is not None and directory.failure is None and directory.loaded:
+            self._checkpoints.write_recovery_points(directory)
 
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [log for partition, log in self._logs.items() if self._home[partition] is directory]
 
-    def _guarded(self, directory: LogDirectory, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            self._take_offline(directory, error)
-
     # --- timers ------------------------------------------------------------------------------------------------------
 
     async def apply_retention(self) -> int:
-        """One pass over all logs; returns the number of segments deleted."""
+        """One pass over all logs but the one that is being cleaned; returns the number of segments deleted."""
         deleted = 0
         for log in self.logs():
-            if not log.failed:
+            if not log.failed and not self.cleaner.is_busy(log.topic_partition):
                 try:
                     deleted += log.delete_oldest(deletable_segments(log, self._clock.wall_ms()))
                 except KafkaError as error:
@@ -457,7 +424,7 @@ class LogManager:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[LogManager]:
-        """The timers: retention, flush, checkpoints, expiry of producers. On exit `close`."""
+        """The timers: retention, flush, checkpoints, expiry of producers; and the cleaner. On exit `close`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 retention_ms = self._config.log_retention_check_interval_ms
@@ -467,9 +434,12 @@ class LogManager:
                     tasks.create_task(self._every(checkpoint_ms, checkpoint_ms, self._checkpoint_recovery_points)),
                     tasks.create_task(self._every(_EXPIRY_MS, _EXPIRY_MS, self._expire_producers)),
                 ]
+                if self._config.log_cleaner_enable:
+                    timers.append(tasks.create_task(self.cleaner.run(), name="log-cleaner"))
                 try:
                     yield self
                 finally:
+                    await self.cleaner.close()
                     for timer in timers:
                         timer.cancel()
         finally:
@@ -497,8 +467,7 @@ class LogManager:
         if self._closed:
             return
         self._closed = True
-        if self._checkpointing is not None:
-            await self._checkpointing
+        await self._checkpoints.settled()
         await self._flushes.close()
         await self._removal.close()
         for directory in self._directories.online():
@@ -506,7 +475,7 @@ class LogManager:
             for start in range(0, len(logs), _TOGETHER_MAX):
                 await self._close_logs(directory, logs[start : start + _TOGETHER_MAX])
             if directory.failure is None and directory.loaded:
-                self._guarded(directory, lambda d=directory: self._finish(d))  # type: ignore[misc]
+                self._checkpoints.guarded(directory, self._finish)
         for log in self._logs.values():
             log.close_files()
         self.unlock_directories()
@@ -522,6 +491,6 @@ class LogManager:
             self._take_offline(directory, error)  # and no clean marker: the next start recovers it
 
     def _finish(self, directory: LogDirectory) -> None:
-        self._checkpoint(directory)
+        self._checkpoints.write_all(directory)
         if not any(self._home.get(partition) is directory for partition in self._offline):
             directory.leave_clean_marker()  # one that could not be opened may still need its recovery

@@ -18,13 +18,18 @@ from typing import Final
 
 from klamm.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.offset_index import SUFFIX as INDEX_SUFFIX
 from klamm.log.producer_snapshots import ProducerSnapshots, encode_snapshot
 from klamm.log.producer_state import CompletedTransaction, ProducerState
-from klamm.log.segment import DELETED_SUFFIX, LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
+from klamm.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    Segment,
+    offset_in,
+)
 from klamm.log.segments import Segments
-from klamm.log.time_index import SUFFIX as TIME_SUFFIX
-from klamm.log.transaction_index import SUFFIX as TXN_SUFFIX
+from klamm.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from klamm.log.transaction_index import AbortedEntry
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
@@ -42,9 +47,6 @@ from klamm.wire.records import read_end_transaction_marker
 
 logger = logging.getLogger(__name__)
 
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
-_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_SUFFIX, TXN_SUFFIX)
 _READ_BYTES: Final = 1 << 20
 
 
@@ -82,8 +84,9 @@ def apply_to_producers(
     completed = None
     if header.has_producer_id:
         if header.is_control:
-            marker = read_end_transaction_marker(batch)
-            completed = state.record_marker(header, marker, header.base_offset, now_ms)
+            if header.count:  # an empty one was cleaned, and its transaction with it
+                marker = read_end_transaction_marker(batch)
+                completed = state.record_marker(header, marker, header.base_offset, now_ms)
         else:
             state.record(header, header.base_offset, now_ms)
     state.end_offset = header.next_offset
@@ -130,7 +133,7 @@ class _Loader:
 
     def load(self, log_start_offset: int, recovery_point: int, clean: bool) -> LoadedLog:
         self._epochs.load()
-        self._finish_swaps()
+        finish_swaps(self._disk, self._directory)
         self._remove_leftovers()
         names = self._disk.list(self._directory)
         self._snapshots.load(names)
@@ -174,52 +177,20 @@ class _Loader:
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
-    def _finish_swaps(self) -> None:
-        """A cleaner died between its two renames: what it wrote is complete and replaces what it was made from.
-
-        Unless some of it is still `.cleaned` below: then a split was under way, and the originals are all there.
-        """
-        names = self._disk.list(self._directory)
-        unfinished = min((_offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=None)
-        for name in [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]:
-            base = _offset_of(name)
-            if unfinished is not None and base >= unfinished:
-                continue
-            end = self._swap_end(base, name)
-            for other in names:
-                if _is_segment_file(other) and base <= _offset_of(other) < end:
-                    self._disk.remove(self._path(other))
-            for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):  # the log last: without it the rest is a leftover
-                source = self._path(f"{base:020d}{suffix}{SWAP_SUFFIX}")
-                if self._disk.exists(source):
-                    self._disk.rename(source, source.removesuffix(SWAP_SUFFIX))
-            self._disk.sync_directory(self._directory)
-
-    def _swap_end(self, base: int, name: str) -> int:
-        file = self._disk.open(self._path(name))
-        try:
-            end, position, size = base + 1, 0, file.size()
-            while size - position >= HEADER_BYTES:
-                header = read_header(file.pread(HEADER_BYTES, position))
-                end = max(end, header.next_offset)
-                position += header.size_in_bytes
-            return end
-        finally:
-            file.close()
-
     def _remove_leftovers(self) -> None:
         names = self._disk.list(self._directory)
         logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
         for name in names:
-            transient = name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) and _has_offset(name)
-            orphan = name.endswith(_INDEX_SUFFIXES) and name.rpartition(".")[0] not in logs
+            transient = name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_in(name) is not None
+            orphan = name.endswith(INDEX_SUFFIXES) and name.rpartition(".")[0] not in logs
             if transient or orphan:
                 self._disk.remove(self._path(name))
 
     def _open_segments(self, names: list[str]) -> None:
         for name in names:
-            if name.endswith(LOG_SUFFIX) and _has_offset(name):
-                self._segments.add(self._segment(_offset_of(name), self._disk.modified_ms(self._path(name))))
+            base_offset = offset_in(name)
+            if name.endswith(LOG_SUFFIX) and base_offset is not None:
+                self._segments.add(self._segment(base_offset, self._disk.modified_ms(self._path(name))))
 
     def _segment(self, base_offset: int, created_ms: int) -> Segment:
         interval = self._config.index_interval_bytes
@@ -367,15 +338,3 @@ def _is_old_format(data: bytes) -> bool:
     if data[MAGIC_POSITION] not in (0, 1) or not MAGIC_POSITION < size <= len(data):
         return False
     return zlib.crc32(data[MAGIC_POSITION:size]) == int.from_bytes(data[LOG_OVERHEAD_BYTES:MAGIC_POSITION], "big")
-
-
-def _has_offset(name: str) -> bool:
-    return name.partition(".")[0].isdigit()
-
-
-def _offset_of(name: str) -> int:
-    return int(name.partition(".")[0])
-
-
-def _is_segment_file(name: str) -> bool:
-    return name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and _has_offset(name)

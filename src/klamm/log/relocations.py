@@ -66,7 +66,7 @@ class Relocation:
 
     def flush_within(self, log: Log, delay_ms: int) -> None: ...
 
-    def recovery_point_lowered(self, log: Log) -> None: ...
+    def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None: ...
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         self._manager.remove_later(paths, 0)  # nobody reads a copy
@@ -97,10 +97,11 @@ class Relocations:
         relocation = self._under_way[partition] = Relocation(self._manager, current, target)
         path = target.file(future_name(partition, f"{self._random.getrandbits(128):032x}"))
         try:
-            relocation.copy = copy = await self._disk.run(lambda: self._begin(path, relocation))
-            if copy.log_end_offset != current.log_start_offset:
-                copy.truncate_fully_and_start_at(current.log_start_offset)
-            return await self._fill(partition, relocation)
+            with self._manager.cleaner.paused(partition):
+                relocation.copy = copy = await self._disk.run(lambda: self._begin(path, relocation))
+                if copy.log_end_offset != current.log_start_offset:
+                    copy.truncate_fully_and_start_at(current.log_start_offset)
+                return await self._fill(partition, relocation)
         except OSError as error:
             self._manager.directory_failed(target, error)
         except KafkaError as error:

@@ -21,10 +21,21 @@ from klamm.model.ports import Buffer, Disk, DiskFile
 from klamm.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, corrupt, read_header
 
 LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_SUFFIX, TXN_SUFFIX)
 DELETED_SUFFIX: Final = ".deleted"
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _SCAN_BYTES: Final = 16 * 1024
 _HINTS_MAX: Final = 32
+
+
+def offset_in(name: str) -> int | None:
+    """Of a file of a segment, whatever it ends with.
+
+    >>> offset_in("00000000000000000042.log.deleted"), offset_in("leader-epoch-checkpoint")
+    (42, None)
+    """
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isdigit() else None
 
 
 class Slice(NamedTuple):
@@ -45,18 +56,20 @@ class Segment:
         created_ms: int,
         index_interval_bytes: int = 4096,
         jitter_ms: int = 0,
+        suffix: str = "",
     ) -> None:
+        """`suffix`: of a segment that is being made, and not yet part of the log."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
-        self._stem = stem
+        self.log_path = stem + LOG_SUFFIX + suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
         self._index_interval_bytes = index_interval_bytes
         self.jitter_ms = jitter_ms
         """Drawn once: taken off segment.ms so that the partitions of a topic do not all roll at once."""
-        self.offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX, base_offset)
-        self.time_index = TimeIndex(disk, stem + TIME_SUFFIX, base_offset)
-        self.transaction_index = TransactionIndex(disk, stem + TXN_SUFFIX, base_offset)
+        self.offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX + suffix, base_offset)
+        self.time_index = TimeIndex(disk, stem + TIME_SUFFIX + suffix, base_offset)
+        self.transaction_index = TransactionIndex(disk, stem + TXN_SUFFIX + suffix, base_offset)
         self._file: DiskFile | None = None
         self._size: int | None = None
         self._unindexed_bytes = 0
@@ -68,8 +81,9 @@ class Segment:
     # --- files -------------------------------------------------------------------------------------------------------
 
     @property
-    def log_path(self) -> str:
-        return self._stem + LOG_SUFFIX
+    def paths(self) -> tuple[str, str, str, str]:
+        """Of all its files, of which the last may not exist."""
+        return self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path
 
     def create(self) -> None:
         """Empty files, replacing strays of that name; descriptors are closed again."""
@@ -103,7 +117,7 @@ class Segment:
         """Out of the way at once, unlinked later; returns the new paths."""
         self.close_files()
         renamed = []
-        for path in (self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path):
+        for path in self.paths:
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED_SUFFIX)
                 renamed.append(path + DELETED_SUFFIX)
@@ -294,7 +308,10 @@ class Segment:
     def retention_timestamp(self) -> int:
         """Largest record time; the file's own where the records have none."""
         timestamp, _ = self.max_timestamp
-        return timestamp if timestamp >= 0 else self._disk.modified_ms(self.log_path)
+        return timestamp if timestamp >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        return self._disk.modified_ms(self.log_path)
 
     def next_offset(self) -> int:
         """After the last batch, found by a scan from the last index entry."""

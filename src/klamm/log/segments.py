@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from klamm.log.segment import Segment
@@ -48,6 +48,19 @@ class Segments:
 
     def holding_or_after(self, offset: int) -> list[Segment]:
         return self._list[self.index_at_or_below(offset) :]
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Those that hold `start` or follow, and begin before `end`."""
+        if start >= end:
+            return []
+        return self._list[self.index_at_or_below(start) : bisect_left(self._bases, end)]
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """`old` are neighbours, of which the first begins where `new` does."""
+        at = self._list.index(old[0])
+        assert self._list[at : at + len(old)] == old
+        self._list[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
 
     def take_first(self, count: int) -> list[Segment]:
         taken, self._list = self._list[:count], self._list[count:]

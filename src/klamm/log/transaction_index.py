@@ -74,12 +74,15 @@ class TransactionIndex:
             self._rewrite([])
 
     def sync(self) -> None:
-        if self._disk.exists(self.path):
+        """Nothing to do where there is no file: none was written, or the segment was cut off or replaced meanwhile."""
+        try:
             file = self._disk.open(self.path)
-            try:
-                file.sync()
-            finally:
-                file.close()
+        except FileNotFoundError:
+            return
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def _rewrite(self, entries: list[AbortedEntry]) -> None:
         file = self._disk.open(self.path, create=True)

@@ -62,7 +62,7 @@ class LogOwner(Protocol):
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None: ...
 
-    def recovery_point_lowered(self, log: Log) -> None:
-        """The checkpoint must not promise what a truncation took back: written before this returns."""
+    def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None:
+        """Checkpoints must not promise what a truncation takes back: written before this returns."""
 
     def storage_failed(self, log: Log, error: OSError) -> None: ...

@@ -89,6 +89,13 @@ class BrokerConfig:
     log_message_timestamp_type: str = choice("log.message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
     log_message_timestamp_difference_max_ms: int = integer("log.message.timestamp.difference.max.ms", LONG_MAX)
     log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True)
+    log_cleaner_enable: bool = boolean("log.cleaner.enable", True)
+    log_cleaner_threads: int = integer("log.cleaner.threads", 1, least=1, most=INT_MAX)
+    """Accepted, and one: a second would only wait for the first, of whose work Python lets one thread run at a time."""
+    log_cleaner_dedupe_buffer_size: int = integer("log.cleaner.dedupe.buffer.size", 128 << 20, least=(1 << 20) + 1)
+    """Bytes for the keys of one cleaning, 24 for each; what does not fit is cleaned next time."""
+    log_cleaner_backoff_ms: int = integer("log.cleaner.backoff.ms", 15_000)
+    """Between two looks when nothing is to be cleaned."""
     log_cleaner_delete_retention_ms: int = integer("log.cleaner.delete.retention.ms", 24 * HOUR_MS)
     log_cleaner_min_compaction_lag_ms: int = integer("log.cleaner.min.compaction.lag.ms", 0)
     log_cleaner_max_compaction_lag_ms: int = integer("log.cleaner.max.compaction.lag.ms", LONG_MAX, least=1)

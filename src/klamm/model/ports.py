@@ -113,6 +113,8 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None: ...
+
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive lock on `path` (created if absent) or raise BlockingIOError; returns the release."""
 

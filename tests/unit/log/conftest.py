@@ -50,8 +50,9 @@ class Owner:
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         self.removed += paths
 
-    def recovery_point_lowered(self, log: Log) -> None:
-        self.lowered.append(log.recovery_point)
+    def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None:
+        if recovery_point_lowered:
+            self.lowered.append(log.recovery_point)
 
     def storage_failed(self, log: Log, error: OSError) -> None:
         self.failures.append(error)
