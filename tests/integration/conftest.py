@@ -16,7 +16,8 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.testing.kafka_jars import kafka_jars
 from klamm.zookeeper.client import ZooKeeperClient
-from klamm.zookeeper.server.embedded import EmbeddedEnsemble, EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
+from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 6000
