@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ QUIET = {"auto.leader.rebalance.enable": "false"}
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
     """Four brokers for the tests that leave the cluster as they found it."""
-    with running_cluster(tmp_path_factory.mktemp("four"), brokers=4, properties=QUIET) as cluster:
+    eager = {"log.cleaner.backoff.ms": "20"}
+    with running_cluster(tmp_path_factory.mktemp("four"), brokers=4, properties=QUIET | eager) as cluster:
         yield cluster
 
 
@@ -119,6 +121,62 @@ def read(cluster: KlammCluster, topic: str, count: int) -> list[str]:
         return found
     finally:
         consumer.close()
+
+
+# --- compaction ---
+
+
+@pytest.mark.case("DEL-06")
+def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> None:
+    compacted = {"cleanup_policy": "compact", "segment_bytes": "200000", "min_cleanable_dirty_ratio": "0.01"}
+    create(four, "cleaned", [1, 2, 3], **compacted)
+    send_keys(four, "cleaned", 15_000)
+    until(lambda: all("cleaned-0" in cleaner_offsets(four, broker) for broker in (1, 2, 3)), "the first cleaning")
+    send_keys(four, "cleaned", 60_000)
+
+    def being_cleaned() -> list[Path]:
+        return [path for broker in (1, 2, 3) for path in (four.directory(broker) / "cleaned-0").glob("*.cleaned")]
+
+    with admin(four) as client:
+        until(being_cleaned, "a cleaning at work")
+        client.delete_topics(["cleaned"])
+    with zookeeper(four) as zk:
+        until(lambda: not zk.exists("/brokers/topics/cleaned"), "the deletion")
+    assert hosts(four, "cleaned") == []
+    assert not any("cleaned-0" in cleaner_offsets(four, broker) for broker in four.broker_ids)
+    create(four, "cleaned", [1, 2, 3], **compacted)
+    assert not send(four, "cleaned", "without a key", timeout=5)
+    send_keys(four, "cleaned", 10)
+    assert read(four, "cleaned", 10) == [f"value {number}" for number in range(10)]
+    for broker in (1, 2, 3):
+        assert len(list((four.directory(broker) / "cleaned-0").glob("*.log"))) == 1
+        assert not re.search(r"cannot be cleaned|is offline", four.log_text(broker))
+    with admin(four) as client:
+        client.delete_topics(["cleaned"])
+
+
+def send_keys(cluster: KlammCluster, topic: str, count: int) -> None:
+    """In batches, of a thousand keys."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "queue.buffering.max.messages": 100_000}
+    )
+    failed: list[object] = []
+    for number in range(count):
+        producer.produce(
+            topic,
+            f"value {number}",
+            key=f"key {number % 1000}",
+            partition=0,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(WAIT_SECONDS) == 0 and not failed
+
+
+def cleaner_offsets(cluster: KlammCluster, broker: int) -> dict[str, int]:
+    path = cluster.directory(broker) / "cleaner-offset-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)}
 
 
 # --- the controller, end to end ---

@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
@@ -176,3 +177,121 @@ def offsets_by_time(bootstrap: str) -> list[object]:
         return found
     finally:
         consumer.close()
+
+
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+EAGER = {
+    "log.cleaner.backoff.ms": "50",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+
+
+@pytest.mark.timeout(300)
+async def test_a_log_is_compacted_by_both_kinds_in_turn(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """What one cleaned the other opens without distrust, reads, and cleans on from the same checkpoint."""
+    connect, data = zookeeper.connect_string, tmp_path / "1" / "data"
+    klamm = KlammBroker(1, connect, tmp_path / "1", EAGER)
+    jvm = ApacheKafkaBroker(VERSION, 1, connect, tmp_path / "1", properties=EAGER)
+    await klamm.start()
+    jvm.port, jvm.internal_port = klamm.port, klamm.internal_port
+    expected: dict[str, str | None] = {}
+    try:
+        await asyncio.to_thread(create_compacted_topic, klamm.address)
+        clean, now, after = 0, klamm, jvm
+        for turn in range(3):
+            await asyncio.to_thread(rewrite, now.address, turn, expected, transactional=now is jvm)
+            clean = await cleaned_beyond(data, clean)
+            assert await asyncio.to_thread(latest, now.address) == expected
+            await now.stop()
+            if now is klamm:  # of its own cleaning Kafka's tool has something to say: times of empty batches
+                text = await dump(sorted(path for path in (data / "compacted-0").iterdir() if is_dumped(path)))
+                assert not COMPLAINTS.search(text), text
+            await session_ended(connect)
+            said = len(after.log_text())
+            await after.start()
+            assert await asyncio.to_thread(latest, after.address) == expected
+            assert cleaner_checkpoint(data) >= clean
+            assert not DISTRUST.findall(after.log_text()[said:])
+            now, after = after, now
+    finally:
+        for broker in (klamm, jvm):
+            await broker.kill()
+        klamm.release_ports()
+
+
+def create_compacted_topic(bootstrap: str) -> None:
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        client.create_topics({"compacted": {"num_partitions": 1, "replication_factor": 1, "configs": COMPACTED}})
+    finally:
+        client.close()
+
+
+def rewrite(bootstrap: str, turn: int, expected: dict[str, str | None], *, transactional: bool) -> None:
+    """Two hundred keys, some of them deleted; with every codec, and aborted in between where there are transactions."""
+    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        options = {"transactional.id": f"t{turn}-{number}"} if transactional else {"enable.idempotence": True}
+        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 1, **options})
+        if transactional:
+            producer.init_transactions(60)
+        for committed in (False, True) if transactional else (True,):
+            if transactional:
+                producer.begin_transaction()
+            for key in range(200):
+                value = None if (key + turn) % 7 == 0 else f"{turn} {codec} {key} {committed} " * 5
+                producer.produce("compacted", value, key=str(key))
+                if key % 20 == 0:
+                    producer.flush(30)
+                if committed:
+                    expected[str(key)] = value
+            if transactional:
+                producer.commit_transaction(60) if committed else producer.abort_transaction(60)
+        assert producer.flush(30) == 0
+
+
+def latest(bootstrap: str) -> dict[str, str | None]:
+    """Key -> value of the last committed record; offsets must rise."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    found: dict[str, str | None] = {}
+    last = -1
+    try:
+        consumer.assign([ConfluentPartition("compacted", 0, 0)])
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return found
+            assert message.offset() > last
+            last = message.offset()
+            value = message.value()
+            found[message.key().decode()] = None if value is None else value.decode()
+    finally:
+        consumer.close()
+
+
+def cleaner_checkpoint(data: Path) -> int:
+    path = data / "cleaner-offset-checkpoint"
+    found = re.search(r"^compacted 0 (\d+)$", path.read_text() if path.exists() else "", re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+async def cleaned_beyond(data: Path, offset: int) -> int:
+    async with asyncio.timeout(60):
+        while (now := cleaner_checkpoint(data)) <= offset:
+            await asyncio.sleep(0.05)
+    return now
+
+
+def is_dumped(path: Path) -> bool:
+    return path.suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

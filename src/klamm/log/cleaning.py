@@ -222,14 +222,7 @@ class Cleaning:
             return
         position = cleaned.append([batch for batch, _ in kept], size)
         for _, header in kept:
-            cleaned.note(
-                position,
-                header.size_in_bytes,
-                header.base_offset,
-                header.last_offset,
-                header.max_timestamp,
-                header.last_offset,
-            )
+            cleaned.note(position, header)
             position += header.size_in_bytes
         self.tally.bytes_written += size
 

@@ -296,17 +296,16 @@ class Log:
         state = self._producers.state
         in_view = 0
         for header in headers:
-            last_offset, batch_size = header.last_offset, header.size_in_bytes
-            segment.note(position, batch_size, header.base_offset, last_offset, header.max_timestamp, last_offset)
-            self._log_end_offset = last_offset + 1
+            segment.note(position, header)
+            self._log_end_offset = header.next_offset
             self.epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
             if header.producer_id >= 0:
                 completed = apply_to_producers(header, view[in_view:], state, self._clock.wall_ms())
                 if completed is not None:
                     self._complete(segment, completed)
                 self._refresh_unstable()
-            position += batch_size
-            in_view += batch_size
+            position += header.size_in_bytes
+            in_view += header.size_in_bytes
         state.end_offset = self._log_end_offset
         self._flush_if_asked()
 

@@ -153,17 +153,17 @@ class LogCleaner:
         return cleanable(log, self._offsets.get(log.topic_partition), self._clock.wall_ms())
 
     async def _clean(self, found: Cleanable) -> bool:
-        log, partition = found.log, found.log.topic_partition
+        log, partition, generation = found.log, found.log.topic_partition, found.log.generation
         self._busy[partition] = ended = asyncio.Event()
         try:
-            return await self._clean_as_long_as_it_is_the_same(found)
+            return await self._clean_as_long_as_it_is_the_same(log, generation)
         except OSError as error:
-            if self._is_current(log):
+            if self._may_go_on(log, generation):  # else its files went, or were cut, under a step that read them
                 log.fail(error)
             return True
         except Exception:
             # Whatever it is: were this task to die of it, every compacted log would grow without end.
-            if not self._is_current(log):
+            if not self._may_go_on(log, generation):
                 return True
             logger.exception("%s cannot be cleaned, and is left as it is until the next start", partition)
             self._uncleanable.add(partition)
@@ -172,10 +172,10 @@ class LogCleaner:
             del self._busy[partition]
             ended.set()
 
-    async def _clean_as_long_as_it_is_the_same(self, found: Cleanable) -> bool:
-        log, began = found.log, self._clock.monotonic()
-        found = self._look_at(log)  # with nothing between this and the plan
-        generation = log.generation
+    async def _clean_as_long_as_it_is_the_same(self, log: Log, generation: int) -> bool:
+        began, found = self._clock.monotonic(), self._look_at(log)  # again: there were others to look at since
+        if not found.is_due:
+            return True
         self._logs.checkpoint_recovery_point(log)  # a recovery must not begin in what is cleaned
         cleaning = Cleaning(self._disk, plan_cleaning(found), self._config.log_cleaner_dedupe_buffer_size)
         steps = cleaning.steps()
@@ -187,6 +187,7 @@ class LogCleaner:
                     await self._swap_in(log, step)
             if not self._may_go_on(log, generation):
                 logger.info("%s changed while it was cleaned: given up", log.topic_partition)
+                await self._disk.run(steps.close)  # there may be much to unlink
                 return True
         finally:
             if getgeneratorstate(steps) != GEN_RUNNING:  # it does if we were cancelled: nobody can stop a thread

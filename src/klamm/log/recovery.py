@@ -283,14 +283,7 @@ class _Loader:
         latest = self._epochs.latest_epoch
         if latest is None or header.leader_epoch > latest:
             self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
-        segment.note(
-            position,
-            header.size_in_bytes,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp,
-            header.last_offset,
-        )
+        segment.note(position, header)
         completed = apply_to_producers(header, batch, state, self._now_ms)
         if completed is not None:
             if completed.aborted:

@@ -154,21 +154,19 @@ class Segment:
         self._size = position + size
         return position
 
-    def note(self, position: int, size: int, first_offset: int, last_offset: int, time: int, time_offset: int) -> None:
-        """A batch lies at `position`: `time` is its largest timestamp, `time_offset` the offset that has it.
-
-        Recovery calls it too, so that rebuilt indexes equal the lost ones.
-        """
+    def note(self, position: int, header: BatchHeader) -> None:
+        """A batch lies at `position`. Recovery calls it too, so that rebuilt indexes equal the lost ones."""
+        last_offset = header.last_offset
         if self._first_timestamp is None:
-            self._first_timestamp = time
-        if time > self.max_timestamp[0]:
-            self._max_timestamp = (time, time_offset)
-        self._hint(first_offset, position)
+            self._first_timestamp = header.max_timestamp
+        if header.max_timestamp > self.max_timestamp[0] and header.count:  # an empty one has no record of that time
+            self._max_timestamp = (header.max_timestamp, last_offset)
+        self._hint(header.base_offset, position)
         if self._unindexed_bytes > self._index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.append(*self.max_timestamp)
             self._unindexed_bytes = 0
-        self._unindexed_bytes += size
+        self._unindexed_bytes += header.size_in_bytes
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds `offset` and everything after it."""
@@ -191,7 +189,7 @@ class Segment:
         self._max_timestamp = self.time_index.last()
         self._unindexed_bytes = 0
         for _, header in self.headers(start):
-            if header.max_timestamp > self._max_timestamp[0]:
+            if header.max_timestamp > self._max_timestamp[0] and header.count:
                 self._max_timestamp = (header.max_timestamp, header.last_offset)
             self._unindexed_bytes += header.size_in_bytes
 

@@ -1,0 +1,194 @@
+"""A cleaned segment replaces its sources whole or not at all: the process dies before every single file operation."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from klamm.log.cleanable import cleanable
+from klamm.log.cleaning import Cleaning, plan_cleaning
+from klamm.log.disk import FileDisk
+from klamm.log.log import Log
+from klamm.log.swap import SWAP_SUFFIX, Swap
+from klamm.model.config import TopicConfig
+from klamm.model.ports import DiskFile
+from klamm.wire.records import ControlType
+
+from .conftest import Workbench
+from .test_compaction import batches, contents, end_transaction, put, seal
+
+CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=60)
+FINAL = [(4, "once", "x"), (30, "a", "14"), (31, "b", "14"), (32, "tail", "y"), (33, "tail2", "y")]
+
+
+class Killed(BaseException):
+    """No handler of ours may take it for an error."""
+
+
+class MortalDisk:
+    """Counts what changes files or their names, and dies before the n-th such operation."""
+
+    CHANGES = ("rename", "remove", "set_modified_ms", "sync_directory", "write_atomically")
+
+    def __init__(self, disk: FileDisk, dies_at: int) -> None:
+        self._disk = disk
+        self._left = dies_at
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._disk, name)
+        return self._mortal(method) if name in self.CHANGES else method
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        self._step() if create else None
+        return self._disk.open(path, create=create)
+
+    def _mortal(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any) -> Any:
+            self._step()
+            return method(*args)
+
+        return step
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+
+def written(bench: Workbench) -> Log:
+    log = bench.open(CONFIG)
+    for round in range(15):
+        put(log, ("a", str(round)), ("b", str(round)), epoch=round // 4)
+        if round == 1:
+            put(log, ("once", "x"))
+        if round == 4:
+            put(log, ("a", "aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+            end_transaction(log, 5, ControlType.ABORT)
+    seal(log)
+    put(log, ("tail", "y"), epoch=4)
+    put(log, ("tail2", "y"), epoch=4)
+    return log
+
+
+def steps_of(log: Log, disk: Any, now_ms: int) -> None:
+    cleaning = Cleaning(disk, plan_cleaning(cleanable(log, 0, now_ms)), 1 << 20)
+    steps = cleaning.steps()
+    try:
+        for step in steps:
+            if isinstance(step, Swap):
+                log.begin_swap(step)
+                log.finish_swap()
+    finally:
+        with suppress(Killed):  # the dead do not tidy up
+            steps.close()
+
+
+def test_a_kill_at_every_operation_leaves_the_old_log_or_the_new(bench: Workbench) -> None:
+    log = written(bench)
+    before, epochs = contents(log), log.epochs.entries
+    log.close()
+    original = bench.directory
+    outcomes, deaths = set[str](), 0
+    while True:
+        root = original.parent / f"dies-{deaths}"
+        shutil.copytree(original, root)
+        victim = bench.open(CONFIG, directory=root)
+        victim.update_high_watermark(victim.log_end_offset)
+        disk = MortalDisk(bench.disk, deaths)
+        for segment in victim.segments:
+            segment._disk = disk  # type: ignore[assignment]
+        try:
+            steps_of(victim, disk, bench.clock.wall_ms())
+        except Killed:
+            died = True
+        else:
+            died = False
+        victim.close_files()
+        for clean in (False, True):  # either way it must be opened; a second crash must find nothing more to do
+            again = bench.open(CONFIG, directory=root, clean=clean, recovery_point=before[-1][0] + 1)
+            found = contents(again)
+            assert not [path for path in root.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
+            assert again.log_end_offset == before[-1][0] + 1
+            assert again.epochs.entries == epochs
+            # Each key's last value is there, and what is there was there before.
+            assert {key: value for _, key, value in found} == {key: value for _, key, value in before}
+            assert set(found) <= set(before)
+            if any(value == "aborted" for _, _, value in found):
+                assert again.aborted_transactions(0, again.log_end_offset)
+            again.close_files()
+        outcomes.add("old" if found == before else "new" if not died or len(found) < len(before) else "?")
+        shutil.rmtree(root)
+        if not died:
+            break
+        deaths += 1
+    assert [record[1:] for record in found] == [record[1:] for record in FINAL]
+    assert outcomes == {"old", "new"}
+    assert deaths > 20
+
+
+def test_a_finished_restart_dies_at_every_operation_too(bench: Workbench) -> None:
+    """A restart that finishes a swap may itself be killed."""
+    log = written(bench)
+    expected = {key: value for _, key, value in contents(log)}
+    cleaning = Cleaning(bench.disk, plan_cleaning(cleanable(log, 0, bench.clock.wall_ms())), 1 << 20)
+    steps = cleaning.steps()
+    swap = next(step for step in steps if isinstance(step, Swap))
+    swap.begin()
+    log.close_files()
+    deaths = 0
+    while True:
+        root = bench.directory.parent / f"dies-{deaths}"
+        shutil.copytree(bench.directory, root)
+        mortal = Workbench(MortalDisk(bench.disk, deaths), root)  # type: ignore[arg-type]
+        try:
+            mortal.open(CONFIG, clean=False, recovery_point=log.recovery_point).close_files()
+            break
+        except Killed:
+            deaths += 1
+        again = bench.open(CONFIG, directory=root, clean=False, recovery_point=log.recovery_point)
+        assert {key: value for _, key, value in contents(again)} == expected
+        again.close_files()
+    assert deaths > 5
+
+
+@pytest.mark.parametrize("stripped", range(4))
+def test_a_jvm_died_while_it_took_the_suffix_off(bench: Workbench, stripped: int) -> None:
+    """It begins with the log. The indexes that are left behind may be the ones that matter: all are built anew."""
+    log = bench.open(TopicConfig(cleanup_policy=("compact",)))
+    put(log, ("a", "1"))
+    put(log, ("b", "aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    end_transaction(log, 5, ControlType.ABORT)
+    seal(log)
+    log.close()
+    base = "0" * 20
+    for suffix in (".log", ".index", ".timeindex", ".txnindex")[1 + stripped :]:
+        path = bench.directory / (base + suffix)
+        path.rename(f"{path}{SWAP_SUFFIX}")
+    again = bench.open(log.config)
+    assert [tuple(entry) for entry in again.aborted_transactions(0, 3)] == [(5, 1)]
+    assert not list(bench.directory.glob("*" + SWAP_SUFFIX))
+
+
+def test_a_truncation_finishes_the_swap_first(bench: Workbench, tmp_path: Path) -> None:
+    """Else a crash after it would bring back what was cut off."""
+    log = written(bench)
+    cleaning = Cleaning(bench.disk, plan_cleaning(cleanable(log, 0, bench.clock.wall_ms())), 1 << 20)
+    steps = cleaning.steps()
+    swap = next(step for step in steps if isinstance(step, Swap))
+    log.begin_swap(swap)
+    cut = swap.sources[-1].base_offset + 1
+    log.truncate_to(cut)
+    steps.close()
+    copy = tmp_path / "crashed"
+    shutil.copytree(bench.directory, copy)
+    again = bench.open(CONFIG, directory=copy, clean=False, recovery_point=log.recovery_point)
+    for survivor in (log, again):
+        assert all(header.last_offset < cut for header, _ in batches(survivor))
+    assert not list(bench.directory.glob("*.swap")) + list(bench.directory.glob("*.cleaned"))
+    log.finish_swap()  # what the cleaner calls when it comes back finds nothing to do
+    assert contents(log) == contents(again)
