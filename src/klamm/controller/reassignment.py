@@ -138,7 +138,8 @@ def start(
             yield Assign(cause=cause, assignments={i: accepted[i] for i in before}, durable=False)
             yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
             # One that was added may lead by now: then nobody does any more, and it is elected like after any loss.
-            without_leader = [i for i in before if view.leader_of(i) == NO_LEADER]
+            online = [i for i in before if view.partition_state_of(i) is PartitionState.ONLINE]
+            without_leader = [i for i in online if view.leader_of(i) == NO_LEADER]
             yield Move(cause=cause, partitions=[(without_leader, PartitionState.OFFLINE)])
             yield Assign(cause=cause, assignments=before, durable=False)
         ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
