@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from klamm.bench import controller, stubs
+from klamm.bench import cluster, controller, stubs
 from klamm.zookeeper.server.embedded import available
 
 PHASES = ("cold_load", "re_election", "broker_death", "broker_return", "controlled_shutdown", "topic_created")
@@ -15,7 +15,7 @@ PHASES = ("cold_load", "re_election", "broker_death", "broker_return", "controll
 def test_every_figure_is_there(monkeypatch: pytest.MonkeyPatch, scaled: Callable[[int, int], int]) -> None:
     if why := available():
         pytest.fail(why)
-    monkeypatch.setattr(controller, "NEW_PARTITIONS", 100)
+    monkeypatch.setattr(cluster, "NEW_PARTITIONS", 100)
     against = "apache-kafka-2.5.1" if scaled(0, 1) else None
     if against is None:
         monkeypatch.setattr(controller, "FIRST_BALANCE_S", 0.0)

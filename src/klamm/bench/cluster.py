@@ -34,7 +34,7 @@ async def write_cluster(
         topic = f"bench-{number:05d}"
         count = min(PARTITIONS_PER_TOPIC, partitions - number * PARTITIONS_PER_TOPIC)
         assignments = _placed(topic, count, brokers, replication)
-        nodes += topic_nodes(topic, count, brokers, replication)
+        nodes += _topic_nodes(topic, count, brokers, replication)
         nodes.append(Create(partition_state.partitions_path(topic)))
         for index, assignment in assignments.items():
             name = TopicPartition(topic, index)
@@ -44,6 +44,11 @@ async def write_cluster(
     await zk.write_many(nodes)
     await zk.write_many([Create(path, data) for path, data in states.items()])
     return states
+
+
+def new_topic(brokers: Sequence[int], replication: int) -> list[Create]:
+    """What one writes who asks for it."""
+    return _topic_nodes(NEW_TOPIC, NEW_PARTITIONS, brokers, replication)
 
 
 async def reset_cluster(zk: ZooKeeperClient, states: Mapping[str, bytes]) -> None:
@@ -67,7 +72,7 @@ def _placed(topic: str, count: int, brokers: Sequence[int], replication: int) ->
     return {index: Assignment(replicas) for index, replicas in placement.items()}
 
 
-def topic_nodes(topic: str, count: int, brokers: Sequence[int], replication: int) -> list[Create]:
+def _topic_nodes(topic: str, count: int, brokers: Sequence[int], replication: int) -> list[Create]:
     """What whoever creates a topic writes; the rest is the controller's."""
     return [
         Create(config_znode.topic_path(topic), config_znode.encode({})),

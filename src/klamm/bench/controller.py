@@ -32,14 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from klamm.bench.cluster import (
-    NEW_PARTITIONS,
-    NEW_TOPIC,
-    PARTITIONS_PER_TOPIC,
-    reset_cluster,
-    topic_nodes,
-    write_cluster,
-)
+from klamm.bench.cluster import PARTITIONS_PER_TOPIC, new_topic, reset_cluster, write_cluster
 from klamm.bench.contenders import CONTROLLER_ID, Contender, KlammContender, kafka_contender
 from klamm.bench.relay import CountingRelay
 from klamm.bench.stubs import LISTENER, BenchFailed, StubBroker, quiet
@@ -114,7 +107,7 @@ class Bench:
             measured.control_bytes += sum(stub.bytes_received for stub in self._stubs)
 
     def _new_topic(self) -> list[Create]:
-        return topic_nodes(NEW_TOPIC, NEW_PARTITIONS, [stub.id for stub in self._stubs], self._replication)
+        return new_topic([stub.id for stub in self._stubs], self._replication)
 
     async def _reset(self) -> None:
         ours = [controller_znode.PATH, broker_id.path(BrokerId(CONTROLLER_ID))]
