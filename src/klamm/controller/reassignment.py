@@ -282,7 +282,11 @@ def _give_up(
         rule = unless_last_in_sync(removal_rule(view, controller_epoch, broker), staying)
         yield ChangeStates(cause=cause, partitions=known, rule=rule, offline_on=broker)
     stopped = {
-        broker: [i for i in partitions if view.replicas.state_of(i, broker) is ReplicaState.OFFLINE]
+        broker: [
+            i
+            for i in partitions
+            if view.replicas.state_of(i, broker) is ReplicaState.OFFLINE and _outlives(view, i, staying[i])
+        ]
         for broker, partitions in by_broker.items()
     }
     if not any(stopped.values()):
@@ -298,6 +302,13 @@ def _give_up(
     )
     yield Move(cause=cause, replicas=stopped, replica_to=ReplicaState.DELETION_SUCCESSFUL)
     yield Move(cause=cause, replicas=stopped, replica_to=ReplicaState.NON_EXISTENT)
+
+
+def _outlives(view: ControllerContext, partition: PartitionIndex, staying: Iterable[BrokerId]) -> bool:
+    """Somebody who stays is in sync. Asked again after the write: a replica that was Offline before is so after a write
+    that was refused, too."""
+    state = view.state_of(partition)
+    return state is None or any(broker in state.isr for broker in staying)
 
 
 def _are_gone(view: ControllerContext, partition: PartitionIndex, brokers: Iterable[BrokerId]) -> bool:

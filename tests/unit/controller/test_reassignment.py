@@ -391,6 +391,17 @@ async def test_no_replica_is_given_up_if_it_alone_has_the_records() -> None:
         assert not any("delete" in line for line in scenario.talk())
 
 
+async def test_no_replica_is_given_up_if_it_alone_has_the_records_and_is_away() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        scenario.put_state("t", 0, 3, 8, [3], 5)
+        await scenario.after(lambda: scenario.stop_broker(3))
+        assert code(await alter(scenario, None)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert assigned(scenario) == ([2, 3, 1], [3], [1])
+        assert scenario.state("t", 0)[2] == [3]
+
+
 async def test_no_replica_is_given_up_while_the_state_cannot_be_read() -> None:
     """A new controller that could not read the ISR does not know who has the records."""
     scenario = Scenario()
