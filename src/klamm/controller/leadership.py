@@ -40,10 +40,11 @@ from klamm.model.partition import LeaderAndIsr
 
 def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch, cause: str) -> Decision:
     """The trigger of Kafka: every New or Offline partition, whatever made it so, gets another try."""
-    leaderless = view.leaderless()
-    new, offline = view.split_by_state(leaderless, PartitionState.NEW)
+    new, offline = view.split_by_state(view.leaderless(), PartitionState.NEW)
     for chunk in chunked(new):
         yield CreateStates(cause=cause, partitions=chunk)
+    if new:  # of which some may turn out to have a state already: they are Offline now
+        _, offline = view.split_by_state(view.leaderless(), PartitionState.NEW)
     yield from _observe_unclean(view, offline, cause)
     rule = offline_rule(view, controller_epoch)
     if offline:

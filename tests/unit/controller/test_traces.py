@@ -296,3 +296,13 @@ async def test_a_state_that_is_there_already_is_told_though_nobody_can_lead() ->
         talk = await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         assert scenario.state("t", 0) == (2, 3, [2], 0)
         assert "UpdateMetadata {t-0 leader 2 e3 isr [2] v0 offline [2]} live [1, 9]" in requests(talk, 1)
+
+
+async def test_a_state_that_is_there_already_is_led_when_a_replica_comes() -> None:
+    """Nobody was there to lead when the topic was mended: its state is found only now, and not left to the timer."""
+    async with Scenario().running() as scenario:
+        await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
+        scenario.put_state("t", 0, leader=2, epoch=3, isr=[2], controller=4)
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        await scenario.after(lambda: scenario.start_broker(2))
+        assert scenario.state("t", 0)[:2] == (2, 4)
