@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from klamm.broker.metrics import register_cleaner_metrics
 from klamm.log.cleanable import cleanable, filthiest
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
@@ -19,6 +20,7 @@ from klamm.log.relocations import Relocations
 from klamm.model.config import BrokerConfig
 from klamm.model.ids import LeaderEpoch
 from klamm.model.ports import T
+from klamm.telemetry.metrics import MetricsRegistry
 
 from .conftest import SetClock, Workbench
 from .test_compaction import BEGAN, CONFIG, batches, contents, put, seal
@@ -353,6 +355,13 @@ async def test_what_cannot_be_cleaned_is_reported_and_the_others_go_on(
         assert logs.cleaner.uncleanable_in(home) == [bad]
         assert logs.cleaner.uncleanable_bytes_in(home) == sum(segment.size for segment in bad.segments)
         assert "bad-0 cannot be cleaned" in caplog.text and not bad.failed
+        metrics = MetricsRegistry()
+        register_cleaner_metrics(metrics, logs)
+        manager = "kafka.log", "LogCleanerManager"
+        assert metrics.value(*manager, "uncleanable-partitions-count", logDirectory=str(tmp_path)) == 1
+        assert metrics.value(*manager, "uncleanable-bytes", logDirectory=str(tmp_path)) > 0
+        assert 0 < metrics.value("kafka.log", "LogCleaner", "cleaner-recopy-percent") < 100
+        assert b"kafka_log_logcleanermanager_time_since_last_run_ms" in metrics.exposition()
         assert not leftovers(tmp_path)
         logs.delete(tp("bad-0"))
         assert logs.cleaner.uncleanable_in(home) == []
