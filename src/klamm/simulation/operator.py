@@ -124,7 +124,7 @@ class Operator:
 
     def remove_topic_znode(self) -> None:
         """Behind the controller's back: the topic is gone (design section 8)."""
-        if topic := self._some_topic():
+        if (topic := self._some_topic()) and self._epoch_is_known():
             self.removed_by_hand.add(topic)
             self._hands.remove(topic_znode.path(topic))
 
@@ -208,7 +208,7 @@ class Operator:
 
     def junk_state(self) -> None:
         names = [name for name in self._some_partitions() if partition_state.path(name) in self._hands.nodes]
-        if names:
+        if names and self._epoch_is_known():
             self.edited_states.add(names[0])
             self._overwrite(partition_state.path(names[0]))
 
@@ -237,6 +237,10 @@ class Operator:
         if not self._epoch_lost and any(name_of_state(path) is not None for path in self._hands.nodes):
             self._epoch_lost = True
             self._hands.remove(epoch_znode.PATH)
+
+    def _epoch_is_known(self) -> bool:
+        """While it is missing the states alone remember it."""
+        return epoch_znode.PATH in self._hands.nodes
 
     def mend(self) -> None:
         """Everything that only a person can, and that nobody has yet."""
