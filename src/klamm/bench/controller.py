@@ -166,7 +166,7 @@ class _Round:
         began, used = time.monotonic(), contender.cpu_seconds()
         await stimulus
         answered = time.monotonic() - began
-        heard = await quiet(self._stubs if told is None else told, began, contender)
+        heard = await quiet(self._stubs if told is None else told, began, contender, self._ask)
         cpu = contender.cpu_seconds() - used
         events = contender.new_events()
         self._progress(
@@ -189,7 +189,10 @@ class _Round:
 
     async def _after_first_balance(self) -> None:
         await asyncio.sleep(FIRST_BALANCE_S)
-        await quiet(self._stubs, 0.0, self._contender)
+        await quiet(self._stubs, 0.0, self._contender, self._ask)
+
+    async def _ask(self) -> None:
+        await self._zk.exists("/")
 
     async def _require_leaders_elsewhere(self, stub: StubBroker) -> None:
         """Else the figure would be that of somebody who did not do the work."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from klamm.model.brokers import Broker, Endpoint
@@ -32,6 +32,8 @@ HOST = "127.0.0.1"
 FRAME_BYTES_MAX = 1 << 30
 
 QUIET_S = 1.5
+PAUSE_S = 0.1
+"""A ZooKeeper that takes longer for the smallest read is not serving."""
 IDLE_SHARE = 0.1
 """Of a processor: what an idle process may use. A JVM that has nothing to do takes a few hundredths."""
 
@@ -121,16 +123,25 @@ class StubBroker:
         return [encode_response(answer(error_code=0), header.api_version)]
 
 
-async def quiet(stubs: Sequence[StubBroker], since: float, process: Process, timeout_s: float = 600.0) -> float:
+async def quiet(
+    stubs: Sequence[StubBroker],
+    since: float,
+    process: Process,
+    ask_zookeeper: Callable[[], Awaitable[object]],
+    timeout_s: float = 600.0,
+) -> float:
     """Seconds from `since` until the last control request. It was the last when for `QUIET_S` nothing followed and the
-    controller did nothing: one that is still busy has more to say."""
+    controller did nothing: one that is still busy has more to say, and so has one that waits for a ZooKeeper which
+    collects its garbage."""
     deadline = time.monotonic() + timeout_s
     began, used = time.monotonic(), process.cpu_seconds()
     while time.monotonic() < deadline:
         await asyncio.sleep(0.05)
         process.require_alive()
+        asked = time.monotonic()
+        await ask_zookeeper()
         last, now = max(stub.last_received for stub in stubs), time.monotonic()
-        if last < since or last > began:
+        if last < since or last > began or now - asked > PAUSE_S:
             began, used = now, process.cpu_seconds()
         elif now - began > QUIET_S:
             if process.cpu_seconds() - used < IDLE_SHARE * (now - began):

@@ -80,7 +80,7 @@ async def test_a_phase_ends_when_the_stubs_hear_nothing_and_the_controller_does_
     monkeypatch.setattr(stubs, "QUIET_S", 0.06)
     now = time.monotonic
     stub, controller, since = Stub(), Controller(), now()
-    waiting = asyncio.create_task(quiet([stub], since, controller))  # type: ignore[list-item]
+    waiting = asyncio.create_task(quiet([stub], since, controller, answer_at_once))  # type: ignore[list-item]
     stub.last_received = since + 0.001
     await asyncio.sleep(0.5)
     assert not waiting.done()  # silent, but busy: Kafka between two requests
@@ -89,11 +89,31 @@ async def test_a_phase_ends_when_the_stubs_hear_nothing_and_the_controller_does_
     assert await waiting == pytest.approx(heard - since)
 
 
+async def test_silence_does_not_count_while_zookeeper_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stubs, "QUIET_S", 0.06)
+    monkeypatch.setattr(stubs, "PAUSE_S", 0.02)
+    stub, controller, since, pauses = Stub(), Controller(), time.monotonic(), [0.1] * 3
+    controller.is_busy = False
+    stub.last_received = since + 0.001
+
+    async def answer() -> None:
+        if pauses:
+            await asyncio.sleep(pauses.pop())
+            if not pauses:
+                stub.last_received = time.monotonic()
+
+    assert await quiet([stub], since, controller, answer) > 0.3  # type: ignore[list-item]
+
+
+async def answer_at_once() -> None:
+    pass
+
+
 async def test_a_controller_that_dies_ends_the_wait() -> None:
     controller = Controller()
     controller.is_alive = False
     with pytest.raises(BenchFailed, match="it ended"):
-        await quiet([Stub()], 0.0, controller)  # type: ignore[list-item]
+        await quiet([Stub()], 0.0, controller, answer_at_once)  # type: ignore[list-item]
 
 
 def test_an_unknown_rival_is_one_clear_line(tmp_path: Path) -> None:
