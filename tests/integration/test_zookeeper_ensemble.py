@@ -46,7 +46,8 @@ class Tap(asyncio.Transport):
     """A connection's transport that, when it is told to, cuts the connection before watches are set.
 
     A read that is cut half-way is simply repeated, so all of it must have been answered by then: the loop stands still
-    for a moment after the reads have left, and then finds all answers in the socket.
+    for a moment after the reads have left, and then finds all answers in the socket. They leave one after the other,
+    while the writes that are under way arrive, so that something changes between any two of them.
     """
 
     def __init__(self, transport: asyncio.Transport, network: TappedNetwork) -> None:
@@ -55,26 +56,30 @@ class Tap(asyncio.Transport):
         self._network = network
 
     def write(self, data: Any) -> None:
-        opcodes = set(opcodes_in(data))
+        frames = list(frames_in(data))
+        opcodes = {opcode for opcode, _ in frames}
         before = self._network.before_set_watches
         if before is not None and OpCode.SET_WATCHES in opcodes:
             self._network.before_set_watches = None
             before()
             self._transport.abort()
-            return
-        self._transport.write(data)
-        if before is not None and OpCode.MULTI_READ in opcodes:
+        elif before is not None and OpCode.MULTI_READ in opcodes:
+            for _, frame in frames:
+                self._transport.write(frame)
+                time.sleep(0.005)
             time.sleep(0.1)
+        else:
+            self._transport.write(data)
 
     def abort(self) -> None:
         self._transport.abort()
 
 
-def opcodes_in(packet: bytes) -> Iterator[int]:
+def frames_in(packet: bytes) -> Iterator[tuple[int, bytes]]:
     position = 0
     while position < len(packet):
         length, _xid, opcode = struct.unpack_from(">iii", packet, position)
-        yield opcode
+        yield opcode, packet[position : position + 4 + length]
         position += 4 + length
 
 
