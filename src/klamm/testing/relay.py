@@ -88,19 +88,23 @@ class Relay:
         assert task is not None
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        ends = [End(reader, writer)]
         try:
-            ends = End(reader, writer), End(*await asyncio.open_connection(HOST, self._target_port))
+            ends.append(End(*await asyncio.open_connection(HOST, self._target_port)))
+            if self._server is not None:  # not shut while we connected
+                await self._pass_on(*ends)
         except OSError:
-            writer.close()
-            return
-        if self._server is not None:  # not shut while we connected
-            ways = {asyncio.create_task(work) for work in self.ways(*ends)}
-            self._open |= ways
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            self._open -= ways
-        for end in ends:
-            end.writer.transport.abort()
+            pass  # nobody is there: the client finds its connection cut
+        finally:  # also of one that came as we shut, and is cancelled with the loop
+            for end in ends:
+                end.writer.transport.abort()
         await asyncio.gather(*(end.writer.wait_closed() for end in ends), return_exceptions=True)
+
+    async def _pass_on(self, client: End, server: End) -> None:
+        ways = {asyncio.create_task(work) for work in self.ways(client, server)}
+        self._open |= ways
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        self._open -= ways
