@@ -14,8 +14,8 @@ from klamm.model.errors import ErrorCode
 from klamm.testing.relay import End, Relay, Ways
 from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
-from klamm.wire.connection import CORRELATION, SIZE, RequestHeader, parse_request
 from klamm.wire.messages import decode_request, decode_response
+from klamm.wire.server_connection import CORRELATION, SIZE, RequestHeader, parse_request
 
 CONTROL = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
 

@@ -28,8 +28,8 @@ from klamm.model.requests import RequestContext
 from klamm.net.listener import Listener
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id, isr_change, partition_state, registration
 

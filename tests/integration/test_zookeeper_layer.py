@@ -16,7 +16,7 @@ import pytest
 
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.controller.commit import Committer
+from klamm.controller.execution.commit import Committer
 from klamm.model.config import TopicConfig, read_broker_config, topic_config
 from klamm.model.errors import BadArguments, BadVersion, NodeExists, NoNode
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from klamm.controller.context import ControllerContext
+from klamm.controller.context.controller_context import ControllerContext
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.events import Decision
 from klamm.model.ids import TopicPartition
@@ -16,7 +16,7 @@ from klamm.simulation.checker import OPERATOR_SESSION, Checker, Violation, contr
 from klamm.simulation.healed import Metadata, Picture
 from klamm.simulation.invariants import Fence, Leadership, Wrong
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader, request_head
+from klamm.wire.server_connection import RequestHeader, request_head
 from klamm.zookeeper.server.tree import Node
 from klamm.zookeeper.znodes import partition_state
 from klamm.zookeeper.znodes import topic as topic_znode

@@ -21,9 +21,9 @@ from klamm.net.client import BrokerConnection
 from klamm.net.listener import Listener
 from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, encode_response
+from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id, registration
 

@@ -14,6 +14,7 @@ from random import Random
 
 from klamm.broker.appends import Appends
 from klamm.broker.config_changes import ConfigChanges
+from klamm.broker.controlled_shutdown import ControlledShutdown
 from klamm.broker.controller_api import ControllerApi
 from klamm.broker.dynamic_configs import DynamicConfigs
 from klamm.broker.handlers.dispatch import Dispatcher
@@ -24,11 +25,10 @@ from klamm.broker.metrics import register_cleaner_metrics, register_metrics
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
-from klamm.broker.shutdown import ControlledShutdown
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
-from klamm.log.manager import LogManager
-from klamm.log.relocations import Relocations
+from klamm.log.directory_moves.log_dir_moves import Relocations
+from klamm.log.log_manager import LogManager
 from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Clock, EventSink, Network, ZooKeeper

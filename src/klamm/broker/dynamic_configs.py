@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.log.manager import LogManager
+from klamm.log.log_manager import LogManager
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.ports import ZooKeeper

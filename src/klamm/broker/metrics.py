@@ -9,7 +9,7 @@ from klamm.broker.appends import Appends
 from klamm.broker.handlers.dispatch import served
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
-from klamm.log.manager import LogManager
+from klamm.log.log_manager import LogManager
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
 

@@ -18,17 +18,17 @@ from typing import Final, NamedTuple, TypeVar
 from klamm.broker.fetcher import Fetchers, LeaderEndpoint
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
+from klamm.broker.log_dir_mover import Relocator
 from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
 from klamm.broker.partition import Partition, PartitionOrder
+from klamm.broker.partition_gauges import Tallies
 from klamm.broker.purgatory import Purgatory
-from klamm.broker.relocator import Relocator
 from klamm.broker.replication_quota import ReplicationQuota
-from klamm.broker.tallies import Tallies
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import validate_name
+from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.log import Log
-from klamm.log.manager import LogManager
-from klamm.log.relocations import Relocations
+from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError

@@ -101,7 +101,7 @@ def move(
     json: Json = False,
 ) -> None:
     """Hand the office over, whoever holds it: the klamm broker that is named takes it, without a gap."""
-    from klamm.server.office_desk import move_controller
+    from klamm.server.controller_requests import move_controller
 
     result = _ask(move_controller(zookeeper, broker, timeout))
     if json:
@@ -133,9 +133,9 @@ def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
 @candidates_app.command("add")
 def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
     """Prefer this broker. From a controller that is no candidate it takes over after its settle time."""
-    from klamm.server import office_desk
+    from klamm.server import controller_requests
 
-    added = _ask(office_desk.add_candidate(zookeeper, broker))
+    added = _ask(controller_requests.add_candidate(zookeeper, broker))
     if json:
         print_json({"broker": broker, "added": added})
     else:
@@ -145,9 +145,9 @@ def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = Fal
 @candidates_app.command("remove")
 def remove_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
     """Prefer it no longer."""
-    from klamm.server import office_desk
+    from klamm.server import controller_requests
 
-    _ask(office_desk.remove_candidate(zookeeper, broker))
+    _ask(controller_requests.remove_candidate(zookeeper, broker))
     if json:
         print_json({"broker": broker, "removed": True})
     else:

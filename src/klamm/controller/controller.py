@@ -21,11 +21,13 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
-from klamm.controller.calls import Calls
-from klamm.controller.candidacy import Candidacy
-from klamm.controller.channels import Channels
-from klamm.controller.commit import RECONNECT_PAUSE_S, Committer, until_connected
-from klamm.controller.context import Counts
+from klamm.controller.context.controller_context import Counts
+from klamm.controller.controller_api import Calls
+from klamm.controller.election.candidacy import Candidacy
+from klamm.controller.election.controller_election import NOBODY, Epoch, Holder, Office, Won
+from klamm.controller.election.controller_watchdog import Vigil
+from klamm.controller.election.succession import Action, Verdict
+from klamm.controller.event_queue import ControllerEventQueue
 from klamm.controller.events import (
     BrokerChange,
     ControllerChange,
@@ -38,10 +40,10 @@ from klamm.controller.events import (
     Startup,
     TakeOver,
 )
-from klamm.controller.office import NOBODY, Epoch, Holder, Office, Won
-from klamm.controller.quarantine import Quarantine, offender
-from klamm.controller.queue import ControllerEventQueue
-from klamm.controller.records import Recorder
+from klamm.controller.execution.channels import Channels
+from klamm.controller.execution.commit import Committer
+from klamm.controller.execution.quarantine import Quarantine, offender
+from klamm.controller.recorder import Recorder
 from klamm.controller.statistics import (
     GROUP,
     STATS,
@@ -50,15 +52,14 @@ from klamm.controller.statistics import (
     register_gauges,
     remove_gauges,
 )
-from klamm.controller.succession import Action, Verdict
 from klamm.controller.term import Term
-from klamm.controller.vigil import Vigil
-from klamm.controller.watches import event_of
+from klamm.controller.watched_paths import event_of
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.errors import ConnectionLoss, ControllerMoved, SessionExpired, ZooKeeperError
 from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerId, ControllerEpoch
 from klamm.model.ports import Clock, EventSink, Network, WatchEvent, ZooKeeper
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.zookeeper.retries import RECONNECT_PAUSE_S, until_connected
 from klamm.zookeeper.znodes import partition_state
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from klamm.controller.context import Counts
+from klamm.controller.context.controller_context import Counts
 from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.telemetry.metrics import Meter, MetricsRegistry
 

@@ -11,14 +11,10 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from klamm.controller import deletion, notifications, reassignment, topics
-from klamm.controller.batch import RequestBatch
-from klamm.controller.broker_events import BrokerEvents
-from klamm.controller.channels import Channels
-from klamm.controller.commit import Committer
-from klamm.controller.context import ControllerContext, PartitionIndex
-from klamm.controller.election_events import Elections
-from klamm.controller.entries import RequestEncoder
+from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.decisions import deletion, notifications, reassignment, topics
+from klamm.controller.decisions.leadership import elect_leaderless, replicas_offline, replicas_online
+from klamm.controller.decisions.steps import Assign, Decision, Move
 from klamm.controller.events import (
     AlterReassignments,
     BalanceLeaders,
@@ -44,14 +40,18 @@ from klamm.controller.events import (
     ZkPartitionReassignment,
     ZkPreferredElection,
 )
-from klamm.controller.execution import StepRunner
-from klamm.controller.leadership import elect_leaderless, replicas_offline, replicas_online
-from klamm.controller.loading import Reader, load
-from klamm.controller.quarantine import Quarantine
-from klamm.controller.reassignment_events import Reassignments
-from klamm.controller.records import Recorder
+from klamm.controller.execution.batch import RequestBatch
+from klamm.controller.execution.channels import Channels
+from klamm.controller.execution.commit import Committer
+from klamm.controller.execution.entries import RequestEncoder
+from klamm.controller.execution.loading import Reader, load
+from klamm.controller.execution.quarantine import Quarantine
+from klamm.controller.execution.runner import StepRunner
+from klamm.controller.handlers.brokers import BrokerEvents
+from klamm.controller.handlers.leader_elections import Elections
+from klamm.controller.handlers.reassignments import Reassignments
+from klamm.controller.recorder import Recorder
 from klamm.controller.schedule import Schedule, entries_of
-from klamm.controller.steps import Assign, Decision, Move
 from klamm.model.config import BrokerConfig, broker_id_of, topic_defaults
 from klamm.model.errors import ErrorCode, ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.producer_history import ProducerHistory
+from klamm.log.producers.producer_history import ProducerHistory
 from klamm.log.segment import Segment
 from klamm.log.segments import Segments
 from klamm.model.ports import Disk

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from klamm.log.checkpoints import decode_lines, encode_lines
+from klamm.log.directories.checkpoints import decode_lines, encode_lines
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
 from klamm.model.ports import Disk

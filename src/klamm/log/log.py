@@ -13,17 +13,17 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from klamm.log.compaction.swap import Swap
 from klamm.log.durability import Durability
+from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.lookup import find_aborted, find_timestamp
-from klamm.log.producer_history import ProducerHistory
-from klamm.log.producer_state import CompletedTransaction, ProducerState
+from klamm.log.producers.producer_history import ProducerHistory
+from klamm.log.producers.producer_state import CompletedTransaction, ProducerState
 from klamm.log.recovery import LoadedLog, apply_to_producers
 from klamm.log.rolling import is_full, is_old
 from klamm.log.segment import Segment
 from klamm.log.segments import Segments
-from klamm.log.swap import Swap
-from klamm.log.transaction_index import AbortedEntry
 from klamm.log.validation import AppendOrigin, StoredBatch, check_batches, store
 from klamm.log.values import (
     AbortedTransaction,

@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from klamm.log.compaction.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
+from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.producer_snapshots import ProducerSnapshots, encode_snapshot
-from klamm.log.producer_state import CompletedTransaction, ProducerState
+from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
+from klamm.log.producers.producer_state import CompletedTransaction, ProducerState
 from klamm.log.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -29,8 +31,6 @@ from klamm.log.segment import (
     offset_in,
 )
 from klamm.log.segments import Segments
-from klamm.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
-from klamm.log.transaction_index import AbortedEntry
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch

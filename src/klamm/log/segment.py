@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from klamm.log.offset_index import SUFFIX as INDEX_SUFFIX
-from klamm.log.offset_index import OffsetIndex
-from klamm.log.time_index import SUFFIX as TIME_SUFFIX
-from klamm.log.time_index import TimeIndex
-from klamm.log.transaction_index import SUFFIX as TXN_SUFFIX
-from klamm.log.transaction_index import TransactionIndex
+from klamm.log.indexes.offset_index import SUFFIX as INDEX_SUFFIX
+from klamm.log.indexes.offset_index import OffsetIndex
+from klamm.log.indexes.time_index import SUFFIX as TIME_SUFFIX
+from klamm.log.indexes.time_index import TimeIndex
+from klamm.log.indexes.transaction_index import SUFFIX as TXN_SUFFIX
+from klamm.log.indexes.transaction_index import TransactionIndex
 from klamm.model.errors import KafkaError
 from klamm.model.ports import Buffer, Disk, DiskFile
 from klamm.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, corrupt, read_header

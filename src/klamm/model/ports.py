@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from random import Random
 from typing import Final, NamedTuple, Protocol, TypeVar, overload
 
 from klamm.model.errors import ZooKeeperError
@@ -329,3 +331,13 @@ class ZooKeeper(Protocol):
 class EventSink(Protocol):
     def emit(self, records: Iterable[EventRecord]) -> None:
         """Take over the records; formatting and writing happen later and elsewhere. Never blocks, never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The world as one value. ZooKeeper and the event sink are not in it: each process opens its own."""
+
+    clock: Clock
+    network: Network
+    disk: Disk
+    random: Random

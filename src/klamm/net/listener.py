@@ -1,8 +1,8 @@
 """A listener: accepts connections, hands each request to a handler, sends the answers in order.
 
-One request at a time per connection (klamm.wire.connection). While one is being handled nothing more is read from that
-socket, so a client that pipelines is slowed down by TCP itself and our memory stays bounded; other connections go on,
-each in its own task. Answers leave by `writelines`, their record data never copied together.
+One request at a time per connection (`wire/server_connection.py`). While one is being handled nothing more is read from
+that socket, so TCP itself slows a client that pipelines and memory stays bounded. Other connections go on, each in its
+own task. Answers leave by `writelines`; their record data is never copied together.
 
 A client that disconnects does not cancel what it asked for: an append that has begun is finished, its answer dropped;
 what merely waits is told that nobody waits with it any more (`ClientConnection`). A throttled client gets its answer at
@@ -22,8 +22,8 @@ from klamm.model.ports import Buffer, Listening, Network
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
 from klamm.net.connections import ConnectionLimits, Verdict
 from klamm.telemetry.metrics import MetricsRegistry
-from klamm.wire.connection import Request, RequestHeader, ServerConnection, response_head
 from klamm.wire.errors import CloseConnection, ProtocolError
+from klamm.wire.server_connection import Request, RequestHeader, ServerConnection, response_head
 
 logger = logging.getLogger(__name__)
 

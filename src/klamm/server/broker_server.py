@@ -16,21 +16,21 @@ from functools import partial
 
 from klamm.broker.broker import Broker
 from klamm.controller.controller import Controller
-from klamm.log.manager import LogManager
-from klamm.log.relocations import Relocations
+from klamm.log.directory_moves.log_dir_moves import Relocations
+from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig, broker_id_of, parse_address
 from klamm.model.errors import ConfigError, ConnectionLoss, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
+from klamm.model.ports import Ports
 from klamm.net.connections import ConnectionLimits
 from klamm.net.listener import Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import Unlimited
 from klamm.server.http import HttpListener
 from klamm.server.registration import Registration
-from klamm.server.runtime import Ports
 from klamm.telemetry.loop_monitor import LoopMonitor
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.state_changes import StateChangeWriter

@@ -9,29 +9,18 @@ import random
 import signal
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
 import uvloop
 
 from klamm.log.disk import FileDisk
-from klamm.model.ports import Clock, Disk, Network
+from klamm.model.ports import Ports
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 
 GC_THRESHOLD: Final = 10_000
 """Objects that may come without one going before the collector looks at the young ones. Python's 700 are for scripts: a
 server makes that many with every large request, and finds no garbage in them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What everything below the server gets handed in. A simulation makes its own."""
-
-    clock: Clock
-    network: Network
-    disk: Disk
-    random: random.Random
 
 
 def real_ports(disk_workers: int = 4) -> Ports:

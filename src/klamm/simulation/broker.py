@@ -34,9 +34,9 @@ from klamm.simulation.healed import Metadata
 from klamm.simulation.invariants import Fence, anybodys
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.server_connection import RequestHeader
 
 
 class Role(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from klamm.controller.context import ControllerContext
+from klamm.controller.context.controller_context import ControllerContext
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from klamm.wire.apis import Api, ApiKey
 from klamm.wire.compression import Codec
-from klamm.wire.connection import RequestHeader, request_head
 from klamm.wire.messages import encode_request, request_class
 from klamm.wire.records import Record, build_batch
+from klamm.wire.server_connection import RequestHeader, request_head
 
 CORRELATION: Final = slice(8, 12)
 """Where a frame carries its correlation id. Mutations leave it alone: answers are told apart by it."""

@@ -19,7 +19,7 @@ from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager, Sender
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
-from klamm.log.relocations import Relocations
+from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError, NodeExists
@@ -28,9 +28,9 @@ from klamm.model.requests import ANONYMOUS, RequestContext
 from klamm.security.authorizer import AllowAll, Operation
 from klamm.security.quotas import Unlimited
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.znodes import broker_id, delete_topics, producer_id_block, topic
 
 from .conftest import NoDisk

@@ -22,9 +22,9 @@ from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
 from klamm.security.quotas import Muting
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.wire.server_connection import RequestHeader
 
 CLIENT = RequestContext(ANONYMOUS, "CLIENT", "test", "127.0.0.1:1", False)
 

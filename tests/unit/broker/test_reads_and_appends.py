@@ -14,7 +14,7 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.reads import FetchEntry, FetchQuery, Reads
 from klamm.broker.replica_manager import ReplicaManager, Sender
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.log.relocations import Relocations
+from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from klamm.broker.broker import Broker
+from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.disk import FileDisk
-from klamm.log.manager import LogManager
-from klamm.log.relocations import Relocations
+from klamm.log.log_manager import LogManager
 from klamm.model.brokers import SecurityProtocol
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode

@@ -21,8 +21,8 @@ from klamm.model.ports import Buffer, Listening, ProtocolFactory
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import parse_request
 from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.server_connection import parse_request
 from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 

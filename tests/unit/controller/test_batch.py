@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from klamm.controller.batch import RequestBatch
-from klamm.controller.context import ControllerContext
-from klamm.controller.entries import RequestEncoder, versions_of
+from klamm.controller.context.controller_context import ControllerContext
 from klamm.controller.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
-from klamm.controller.responses import error_code, refused, succeeded
+from klamm.controller.execution.batch import RequestBatch
+from klamm.controller.execution.entries import RequestEncoder, versions_of
+from klamm.controller.execution.responses import error_code, refused, succeeded
 from klamm.model.brokers import Broker, Endpoint, LiveBroker
 from klamm.model.config import read_broker_config
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition

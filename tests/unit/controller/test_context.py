@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.controller.context import ControllerContext, Counts
-from klamm.controller.states import PartitionState, ReplicaState
+from klamm.controller.context.controller_context import ControllerContext, Counts
+from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import Assignment, LeaderAndIsr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.controller.deletion import Stage, what_is_left
+from klamm.controller.decisions.deletion import Stage, what_is_left
 
 from .scenario import Scenario
 

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from klamm.controller import lifeline, suspicion
+from klamm.controller.liveness import kept_connection, suspicion
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
@@ -21,8 +21,8 @@ FAST = {"klamm_fast_failover": "true"}
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifeline, "PROBE_PAUSE_S", 0.0)
-    monkeypatch.setattr("klamm.controller.channels.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(kept_connection, "PROBE_PAUSE_S", 0.0)
+    monkeypatch.setattr("klamm.controller.execution.channels.RETRY_PAUSE_S", 0.0)
 
 
 def requests(talk: list[str], broker: int) -> list[str]:

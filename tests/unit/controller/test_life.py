@@ -69,7 +69,7 @@ async def test_a_lost_race_is_no_error() -> None:
 
 @pytest.mark.parametrize("fate", ["applied", "dropped"])
 async def test_the_answer_to_the_election_is_lost(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.controller.office.RECONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("klamm.controller.election.controller_election.RECONNECT_PAUSE_S", 0)
     scenario = Scenario()
     scenario.prepare(1)
     scenario.zk.lose_answer = fate
@@ -180,7 +180,7 @@ async def test_a_conflict_is_read_again_and_decided_again() -> None:
 
 @pytest.mark.parametrize("fate", ["applied", "dropped"])
 async def test_a_lost_answer_raises_the_epoch_once(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.controller.commit.RECONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("klamm.zookeeper.retries.RECONNECT_PAUSE_S", 0)
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         scenario.zk.lose_answer = fate
@@ -191,7 +191,7 @@ async def test_a_lost_answer_raises_the_epoch_once(fate: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("fate", ["applied", "dropped"])
 async def test_a_lost_answer_to_a_creation_is_adopted(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.controller.commit.RECONNECT_PAUSE_S", 0)
+    monkeypatch.setattr("klamm.zookeeper.retries.RECONNECT_PAUSE_S", 0)
     async with Scenario().running(1) as scenario:
         scenario.zk.lose_answer = fate
         talk = await scenario.after(lambda: scenario.create_topic("t", [1]))
@@ -386,7 +386,7 @@ async def test_a_topic_with_strange_children_is_deleted_all_the_same() -> None:
 
 
 async def test_a_connection_lost_during_failover_leaves_no_half_loaded_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    from klamm.controller.loading import Reader
+    from klamm.controller.execution.loading import Reader
     from klamm.model.errors import ConnectionLoss
 
     scenario = Scenario()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from klamm.controller import execution, leadership
-from klamm.controller.context import ControllerContext
+from klamm.controller.context.controller_context import ControllerContext
+from klamm.controller.decisions import leadership
 from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
-from klamm.controller.quarantine import QUARANTINED_MAX, offender
+from klamm.controller.execution import runner
+from klamm.controller.execution.quarantine import QUARANTINED_MAX, offender
 from klamm.model.ids import BrokerId
 from klamm.zookeeper.znodes import quarantine
 from klamm.zookeeper.znodes import topic as topic_znode
@@ -20,7 +21,7 @@ from .scenario import Scenario
 
 def explode_on(monkeypatch: pytest.MonkeyPatch, *topics: str) -> Callable[[], None]:
     """Nothing of these topics can be decided: their first state, nor a new leader. Returns the cure."""
-    first_state, offline_rule = execution.first_state, leadership.offline_rule
+    first_state, offline_rule = runner.first_state, leadership.offline_rule
 
     def first(view: ControllerContext, partition: int, *rest: Any) -> Any:
         if view.topic_of(partition) in topics:
@@ -37,7 +38,7 @@ def explode_on(monkeypatch: pytest.MonkeyPatch, *topics: str) -> Callable[[], No
 
         return decide
 
-    monkeypatch.setattr(execution, "first_state", first)
+    monkeypatch.setattr(runner, "first_state", first)
     monkeypatch.setattr(leadership, "offline_rule", offline)
     return monkeypatch.undo
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from klamm.controller.responses import refused, succeeded
+from klamm.controller.execution.responses import refused, succeeded
 from klamm.model.ids import TopicPartition
 from klamm.wire.errors import ProtocolError
 from klamm.wire.varint import uvarint

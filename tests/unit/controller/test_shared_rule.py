@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from klamm.controller import leadership
-from klamm.controller.context import ControllerContext, PartitionIndex
-from klamm.controller.shared_rule import SharedRule, decide
-from klamm.controller.steps import Change, Keep, Rule, Write
+from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.decisions import leadership
+from klamm.controller.decisions.shared_rule import SharedRule, decide
+from klamm.controller.decisions.steps import Change, Keep, Rule, Write
 from klamm.model.brokers import Broker, Endpoint, LiveBroker
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import Assignment, LeaderAndIsr

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from klamm.controller import execution
+from klamm.controller.execution import runner
 
 from .scenario import Scenario
 
@@ -15,7 +15,7 @@ PARTITIONS = 7
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "SLICE_PARTITIONS", 2)
+    monkeypatch.setattr(runner, "SLICE_PARTITIONS", 2)
 
 
 async def test_every_partition_is_elected_once_and_told_in_order() -> None:

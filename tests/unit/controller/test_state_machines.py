@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from klamm.controller.leadership import offline_rule, preferred_rule, replicas_offline, replicas_online
-from klamm.controller.states import PartitionState, ReplicaState
-from klamm.controller.steps import ChangeStates, Decision, Move, Rule
+from klamm.controller.context.states import PartitionState, ReplicaState
+from klamm.controller.decisions.leadership import offline_rule, preferred_rule, replicas_offline, replicas_online
+from klamm.controller.decisions.steps import ChangeStates, Decision, Move, Rule
 from klamm.controller.term import Term
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from klamm.controller.context import ControllerContext
-from klamm.controller.states import (
+from klamm.controller.context.controller_context import ControllerContext
+from klamm.controller.context.states import (
     PARTITION_MAY_ENTER,
     PARTITION_MAY_FOLLOW,
     REPLICA_MAY_ENTER,

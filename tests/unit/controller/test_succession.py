@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from klamm.controller.office import NOBODY, Epoch, Holder
-from klamm.controller.succession import Action, Policy, Situation, decide
+from klamm.controller.election.controller_election import NOBODY, Epoch, Holder
+from klamm.controller.election.succession import Action, Policy, Situation, decide
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.simulation.loop import run_in_virtual_time

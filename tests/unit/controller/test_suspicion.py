@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.controller.suspicion import (
+from klamm.controller.liveness.suspicion import (
     ALL_BUT_ONE,
     BROKEN,
     FRESH_S,

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.log.cleanable import cleanable
-from klamm.log.cleaning import CHUNK_BYTES, Cleaning, plan_cleaning
+from klamm.log.compaction.cleanable import cleanable
+from klamm.log.compaction.cleaning import CHUNK_BYTES, Cleaning, plan_cleaning
+from klamm.log.compaction.offset_map import OffsetMap
+from klamm.log.compaction.swap import Swap
 from klamm.log.disk import FileDisk
 from klamm.log.log import AppendOrigin, Log
-from klamm.log.offset_map import OffsetMap
-from klamm.log.swap import Swap
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch

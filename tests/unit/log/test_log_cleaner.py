@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from klamm.broker.metrics import register_cleaner_metrics
-from klamm.log.cleanable import cleanable, filthiest
+from klamm.log.compaction.cleanable import cleanable, filthiest
+from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
-from klamm.log.manager import LogManager
-from klamm.log.relocations import Relocations
+from klamm.log.log_manager import LogManager
 from klamm.model.config import BrokerConfig
 from klamm.model.ids import LeaderEpoch
 from klamm.model.ports import T
@@ -25,7 +25,7 @@ from klamm.telemetry.prometheus import exposition
 
 from .conftest import SetClock, Workbench
 from .test_compaction import BEGAN, CONFIG, batches, contents, put, seal
-from .test_manager import tp
+from .test_log_manager import tp
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 NAME = tp("t-0")

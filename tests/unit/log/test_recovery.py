@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from klamm.log.log import AppendOrigin
-from klamm.log.producer_snapshots import ProducerSnapshots
+from klamm.log.producers.producer_snapshots import ProducerSnapshots
 from klamm.log.recovery import rebuild_producers
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError

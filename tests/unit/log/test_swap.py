@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from klamm.log.cleanable import cleanable
-from klamm.log.cleaning import Cleaning, plan_cleaning
+from klamm.log.compaction.cleanable import cleanable
+from klamm.log.compaction.cleaning import Cleaning, plan_cleaning
+from klamm.log.compaction.swap import SWAP_SUFFIX, Swap
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
-from klamm.log.swap import SWAP_SUFFIX, Swap
 from klamm.model.config import TopicConfig
 from klamm.model.ports import DiskFile
 from klamm.wire.records import ControlType

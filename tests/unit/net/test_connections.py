@@ -18,7 +18,7 @@ from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader, request_head
+from klamm.wire.server_connection import RequestHeader, request_head
 
 BOTH_LOOPS = pytest.mark.parametrize(
     "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]

@@ -18,8 +18,8 @@ from klamm.net.clock import SystemClock
 from klamm.net.listener import Listener
 from klamm.net.network import AsyncioNetwork
 from klamm.wire.apis import ApiKey
-from klamm.wire.connection import RequestHeader, request_head
 from klamm.wire.errors import CloseConnection, ProtocolError
+from klamm.wire.server_connection import RequestHeader, request_head
 
 Handle = Callable[[RequestContext, RequestHeader, memoryview], Awaitable[Sequence[Buffer] | None]]
 LIMIT_BYTES = 1 << 20

@@ -27,9 +27,9 @@ from klamm.zookeeper.server.database import Database
 from klamm.zookeeper.server.files import JournalDamaged
 from klamm.zookeeper.server.journal import FileJournal, JournalUnusable
 from klamm.zookeeper.server.memory import MemoryZooKeeper
-from klamm.zookeeper.server.records import pack_snapshot
 from klamm.zookeeper.server.rules import Create, Delete, SetAcl, SetData
 from klamm.zookeeper.server.sessions import SessionTable
+from klamm.zookeeper.server.transaction_records import pack_snapshot
 
 
 class StandingClock:

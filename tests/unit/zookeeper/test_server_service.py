@@ -10,7 +10,7 @@ import pytest
 from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, OpCode
-from klamm.zookeeper.server.connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServerConnection
 from klamm.zookeeper.server.service import ZooKeeperService
 
 

@@ -14,9 +14,9 @@ from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
 from klamm.zookeeper.server.database import Database, Failed
-from klamm.zookeeper.server.records import pack_snapshot
 from klamm.zookeeper.server.rules import Check, Create, Delete, Operation, SetData, validate_path
 from klamm.zookeeper.server.sessions import SessionTable
+from klamm.zookeeper.server.transaction_records import pack_snapshot
 from klamm.zookeeper.server.tree import Effect, Transaction
 
 PATHS = ("/a", "/b", "/a/x", "/a/y", "/a/x/deep", "/b/s-")

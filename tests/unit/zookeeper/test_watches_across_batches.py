@@ -20,7 +20,7 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServerConnection
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.server.rules import Create as CreateNode
 from klamm.zookeeper.server.rules import Delete, SetData

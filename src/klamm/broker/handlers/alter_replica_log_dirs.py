@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
-from klamm.log.directory import LogDirectory, future_name
+from klamm.log.directories.log_directory import LogDirectory, future_name
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
-from klamm.log.directory import LogDirectory
+from klamm.log.directories.log_directory import LogDirectory
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext

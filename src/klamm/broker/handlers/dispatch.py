@@ -42,10 +42,10 @@ from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import APIS, CONTROL_APIS, Api, ApiKey
-from klamm.wire.connection import RequestHeader
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.failures import failure_body
 from klamm.wire.messages import decode_request, encode_response, response_class
+from klamm.wire.server_connection import RequestHeader
 
 log = logging.getLogger(__name__)
 

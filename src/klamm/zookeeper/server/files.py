@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from klamm.model.errors import KlammError, MarshallingError
 from klamm.zookeeper.server.database import Database
-from klamm.zookeeper.server.records import (
+from klamm.zookeeper.server.transaction_records import (
     FRAME,
     Damaged,
     frame,

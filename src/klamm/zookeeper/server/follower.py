@@ -23,12 +23,12 @@ from klamm.model.ports import Clock, Network
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, OpCode, Reader
 from klamm.zookeeper.server import rules
-from klamm.zookeeper.server.accepting import AcceptingServer
-from klamm.zookeeper.server.connection import ServerConnection
+from klamm.zookeeper.server.acceptor import AcceptingServer
+from klamm.zookeeper.server.client_connection import ServerConnection
 from klamm.zookeeper.server.memory import MemoryZooKeeper
-from klamm.zookeeper.server.records import pack_snapshot, unpack_snapshot
 from klamm.zookeeper.server.service import ZooKeeperService
 from klamm.zookeeper.server.sessions import Session, SessionTable
+from klamm.zookeeper.server.transaction_records import pack_snapshot, unpack_snapshot
 from klamm.zookeeper.server.tree import SessionClosed, SessionOpened, Transaction
 
 BY_THE_LEADER: Final = frozenset((*rules.READ_ALONE, OpCode.MULTI, OpCode.RECONFIG, OpCode.CLOSE_SESSION))

@@ -29,7 +29,7 @@ from klamm.zookeeper.server import files
 from klamm.zookeeper.server.child import dying_with_us
 from klamm.zookeeper.server.database import Database
 from klamm.zookeeper.server.files import OWN_MODE, segment_path, zxids
-from klamm.zookeeper.server.records import frame, pack_transaction
+from klamm.zookeeper.server.transaction_records import frame, pack_transaction
 from klamm.zookeeper.server.tree import Effect
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Final
 
 from klamm.model.ports import Clock, Network
 from klamm.zookeeper import jute
-from klamm.zookeeper.server.accepting import AcceptingServer
+from klamm.zookeeper.server.acceptor import AcceptingServer
 from klamm.zookeeper.server.database import Journal
 from klamm.zookeeper.server.faults import Faults
 from klamm.zookeeper.server.service import OnWrite, ZooKeeperService

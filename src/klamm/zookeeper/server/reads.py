@@ -14,7 +14,7 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.jute import OpCode, Permission, Reader
 from klamm.zookeeper.server.access import Caller, permitted, require, shown_to
 from klamm.zookeeper.server.tree import Node, Tree
-from klamm.zookeeper.server.watches import Family, Mode, W
+from klamm.zookeeper.server.watch_table import Family, Mode, W
 
 _GET_DATA: Final = int(OpCode.GET_DATA)
 _GET_CHILDREN: Final = int(OpCode.GET_CHILDREN)

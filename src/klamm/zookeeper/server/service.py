@@ -16,9 +16,9 @@ from klamm.model.errors import AuthFailed, MarshallingError, SessionExpired, Uni
 from klamm.model.ports import Clock, WatchEvent, WatchKind
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, OpCode, Permission, Reader
-from klamm.zookeeper.server import reads, rules, watch_requests, words
+from klamm.zookeeper.server import four_letter_words, reads, rules, watch_requests
 from klamm.zookeeper.server.access import digest_identity, permitted
-from klamm.zookeeper.server.connection import ServerConnection, Sink
+from klamm.zookeeper.server.client_connection import ServerConnection, Sink
 from klamm.zookeeper.server.database import Database, Failed, Journal, result_opcode
 from klamm.zookeeper.server.faults import Fault, Faults, Request
 from klamm.zookeeper.server.sessions import Session, SessionTable
@@ -33,7 +33,7 @@ from klamm.zookeeper.server.tree import (
     SessionOpened,
     Transaction,
 )
-from klamm.zookeeper.server.watches import WatchTable
+from klamm.zookeeper.server.watch_table import WatchTable
 
 log = logging.getLogger(__name__)
 
@@ -384,9 +384,9 @@ class ZooKeeperService:
 
     def answer_word(self, word: str) -> str:
         tree = self.database.tree
-        return words.answer(
+        return four_letter_words.answer(
             word,
-            words.Figures(
+            four_letter_words.Figures(
                 mode=self.mode,
                 zxid=self.database.zxid,
                 received=self._received,

@@ -12,9 +12,9 @@ from klamm.model.errors import MarshallingError
 from klamm.model.ports import WatchEvent, WatchKind
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import Reader
-from klamm.zookeeper.server.connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServerConnection
 from klamm.zookeeper.server.tree import Tree
-from klamm.zookeeper.server.watches import Family, Mode, WatchTable
+from klamm.zookeeper.server.watch_table import Family, Mode, WatchTable
 
 Watches = WatchTable[ServerConnection]
 

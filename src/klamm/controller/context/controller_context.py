@@ -1,0 +1,457 @@
+"""What the controller knows, in columns (design D13): a partition is an int, its name and bytes exist at the border.
+
+A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
+lists; partition states are one bytearray, replica states one per broker (`replicas`). Only the consumer of the event
+queue changes a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing
+here, and nothing that handles an event, scans all partitions.
+
+An id is valid within one event: a deleted topic's ids are used again, so whatever outlives the event holds names.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from klamm.controller.context.replica_states import Replicas
+from klamm.controller.context.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState, legal
+from klamm.controller.context.states import PartitionIndex as PartitionIndex
+from klamm.model.brokers import LiveBroker
+from klamm.model.ids import NO_LEADER, BrokerId, TopicPartition
+from klamm.model.partition import Assignment, LeaderAndIsr
+
+INTERNED_MAX = 200_000
+
+_NONE = Assignment(())
+_LABELS = [state.label for state in PartitionState]
+
+
+class Counts(NamedTuple):
+    """The gauges of the active controller, under Kafka's names; suspects are ours."""
+
+    topics: int = 0
+    partitions: int = 0
+    offline_partitions: int = 0
+    preferred_replica_imbalance: int = 0
+    topics_to_delete: int = 0
+    replicas_to_delete: int = 0
+    topics_ineligible_to_delete: int = 0
+    replicas_ineligible_to_delete: int = 0
+    suspects: int = 0
+
+
+class Columns(NamedTuple):
+    """The columns themselves, for loops over tens of thousands of partitions: a call per partition and column costs
+    more than the work. To be read, within one event."""
+
+    topic: Sequence[str]
+    number: Sequence[int]
+    state: Sequence[LeaderAndIsr | None]
+    zk_version: Sequence[int]
+    assigned: Sequence[Assignment]
+
+
+class ControllerContext:
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, LiveBroker] = {}
+        """Registered, those that are shutting down included: they receive requests."""
+        self.shutting_down: set[BrokerId] = set()
+        self.suspects: set[BrokerId] = set()
+        """Registered, but gone by all signs (`suspicion`): they may not lead, nor count as alive for anything else."""
+        self.offline_dirs: dict[BrokerId, set[PartitionIndex]] = {}
+        """Replicas that their broker reported on a failed log directory."""
+        self.deleting: set[str] = set()
+        """Topics queued for deletion: no elections, no balancing, no reassignment."""
+        self.unreadable: set[PartitionIndex] = set()
+        """Partitions whose state znode is there but could not be read: without a state here, yet somewhere in sync."""
+        self.held: set[str] = set()
+        """Of those, the ones in which a new controller found a dead replica: nobody is asked again to delete his until
+        a broker that holds one starts."""
+
+        self.reassigning: set[PartitionIndex] = set()
+        """Partitions whose assignment adds or removes replicas."""
+
+        self.unclean_allowed: dict[str, bool] = {}
+        """Of topics whose configuration was looked at, because no replica in their ISR lived."""
+
+        self._topics: dict[str, dict[int, PartitionIndex]] = {}
+        self.topic_ids: dict[str, str] = {}
+        """`topic_id` of znodes that have one: written back as found (KAFKA-12835)."""
+        self._topic: list[str] = []
+        self._number: array[int] = array("i")
+        self._state: list[LeaderAndIsr | None] = []
+        self._zk_version: array[int] = array("i")
+        self._assigned: list[Assignment] = []
+        self._partition_state = bytearray()
+        self.replicas: Final = Replicas()
+        self._free: list[PartitionIndex] = []
+        self._leaderless: set[PartitionIndex] = set()
+        self._states: dict[LeaderAndIsr, LeaderAndIsr] = {}
+        self._assignments: dict[Assignment, Assignment] = {}
+
+        self._partitions_with_state = 0
+        self._offline = 0
+        self._imbalanced = 0
+        self.columns: Final = Columns(self._topic, self._number, self._state, self._zk_version, self._assigned)
+
+    # --- brokers ---
+
+    @property
+    def live(self) -> frozenset[BrokerId]:
+        """Registered, not shutting down, not suspect: who may lead. Ask once per decision, not per partition."""
+        return frozenset(self.brokers.keys() - self.shutting_down - self.suspects)
+
+    def is_live(self, broker: BrokerId) -> bool:
+        return broker in self.brokers and broker not in self.shutting_down and broker not in self.suspects
+
+    def is_replica_online(self, broker: BrokerId, partition: PartitionIndex) -> bool:
+        return self.is_live(broker) and partition not in self.offline_dirs.get(broker, ())
+
+    def live_for(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> frozenset[BrokerId]:
+        """`live` without brokers whose replica of this partition sits on a failed directory."""
+        if not self.offline_dirs:
+            return live
+        return frozenset(broker for broker in live if partition not in self.offline_dirs.get(broker, ()))
+
+    # --- topics and partitions: names at the border ---
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[int, PartitionIndex]]:
+        return self._topics
+
+    def partition(self, topic: str, number: int) -> PartitionIndex | None:
+        return self._topics.get(topic, {}).get(number)
+
+    def partitions_of(self, topic: str) -> list[PartitionIndex]:
+        return list(self._topics.get(topic, {}).values())
+
+    def all_partitions(self) -> Iterator[PartitionIndex]:
+        """Grouped by topic. For fail-over, and for a new broker that must be told everything."""
+        for numbers in self._topics.values():
+            yield from numbers.values()
+
+    def topic_of(self, partition: PartitionIndex) -> str:
+        return self._topic[partition]
+
+    def number_of(self, partition: PartitionIndex) -> int:
+        return self._number[partition]
+
+    def name_of(self, partition: PartitionIndex) -> TopicPartition:
+        return TopicPartition(self._topic[partition], self._number[partition])
+
+    # --- columns ---
+
+    def state_of(self, partition: PartitionIndex) -> LeaderAndIsr | None:
+        """Leadership info; None before the partition was initialised."""
+        return self._state[partition]
+
+    def leader_of(self, partition: PartitionIndex) -> BrokerId:
+        state = self._state[partition]
+        return NO_LEADER if state is None else state.leader
+
+    def zk_version_of(self, partition: PartitionIndex) -> int:
+        return self._zk_version[partition]
+
+    def assignment_of(self, partition: PartitionIndex) -> Assignment:
+        return self._assigned[partition]
+
+    def partition_state_of(self, partition: PartitionIndex) -> PartitionState:
+        return PartitionState(self._partition_state[partition])
+
+    def partition_labels_of(self, partitions: Iterable[PartitionIndex]) -> list[str]:
+        """For records, of which a decision may make 60,000."""
+        return list(map(_LABELS.__getitem__, map(self._partition_state.__getitem__, partitions)))
+
+    def shared_by(self, broker: BrokerId) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        """Partitions on `broker` that others hold too, led and followed by it; not those being deleted."""
+        led: list[PartitionIndex] = []
+        followed: list[PartitionIndex] = []
+        states, assigned, topics, deleting = self._state, self._assigned, self._topic, self.deleting
+        for i in self.replicas.on(broker):
+            state = states[i]
+            if state is None or len(assigned[i].replicas) == 1 or (deleting and topics[i] in deleting):
+                continue
+            (led if state.leader == broker else followed).append(i)
+        return led, followed
+
+    def told_when_online(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
+        """Who hears LeaderAndIsr on becoming OnlineReplica: known leadership, and not New, which was told already."""
+        column, states = self.replicas.states_on(broker), self._state
+        told = REPLICA_MAY_ENTER[ReplicaState.ONLINE] - {ReplicaState.NEW}
+        return [i for i in partitions if column[i] in told and states[i] is not None]
+
+    def replicas_in(self, topic: str, *wanted: ReplicaState) -> dict[BrokerId, list[PartitionIndex]]:
+        """Replicas of a topic by broker, in one of these states."""
+        found: dict[BrokerId, list[PartitionIndex]] = {}
+        for partition in self._topics.get(topic, {}).values():
+            for broker in self._assigned[partition].replicas:
+                if self.replicas.state_of(partition, broker) in wanted:
+                    found.setdefault(broker, []).append(partition)
+        return dict(sorted(found.items()))
+
+    def leaderless(self) -> list[PartitionIndex]:
+        """New and Offline partitions, without topics queued for deletion: what the next trigger tries to elect."""
+        if not self.deleting:
+            return sorted(self._leaderless)
+        return sorted(i for i in self._leaderless if not self.is_leaving(i))
+
+    def peculiar(self) -> set[PartitionIndex]:
+        """Partitions about which state and assignment do not say everything: a replica on a failed directory, or a
+        topic queued for deletion. Mostly none."""
+        found = set[PartitionIndex]().union(*self.offline_dirs.values())
+        return found.union(*(self._topics.get(topic, {}).values() for topic in self.deleting))
+
+    def split_by_state(
+        self, partitions: Sequence[PartitionIndex], state: PartitionState
+    ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
+        """Those in `state`, and the others."""
+        column, value = self._partition_state, int(state)
+        return [i for i in partitions if column[i] == value], [i for i in partitions if column[i] != value]
+
+    def is_leaving(self, partition: PartitionIndex) -> bool:
+        """Its topic is queued for deletion: no elections, no ISR upkeep. But one that is being reassigned has to arrive
+        first, for which it needs a leader: without one, deletion and reassignment would wait for each other for ever.
+        """
+        return self._topic[partition] in self.deleting and partition not in self.reassigning
+
+    # --- changes: called after ZooKeeper took them ---
+
+    def add_topic(self, topic: str, topic_id: str | None = None) -> None:
+        self._topics.setdefault(topic, {})
+        if topic_id is not None:
+            self.topic_ids[topic] = topic_id
+
+    def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
+        """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
+        return self.add_all({topic: assignments})
+
+    def add_all(self, topics: Mapping[str, Mapping[int, Assignment]]) -> list[PartitionIndex]:
+        """The same of many topics at once: their partitions have assignments in common."""
+        added: list[PartitionIndex] = []
+        assigned: list[Assignment] = []
+        for topic, assignments in topics.items():
+            known, numbers = self._topics.setdefault(topic, {}), sorted(assignments)
+            assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is known"
+            ids = self._take_ids(topic, numbers)
+            known.update(zip(numbers, ids, strict=True))
+            added += ids
+            assigned += map(assignments.__getitem__, numbers)
+        self._assign(added, assigned)
+        return added
+
+    def replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
+        self._imbalanced -= self._counts_as_imbalanced(partition)
+        former = self._assigned[partition].replicas
+        self.replicas.unassign(partition, [broker for broker in former if broker not in assignment.replicas])
+        self.reassigning.discard(partition)
+        self._assign((partition,), (assignment,))
+        self._imbalanced += self._counts_as_imbalanced(partition)
+
+    def remove_topic(self, topic: str) -> None:
+        self.stop_deleting(topic)
+        for partition in self._topics.pop(topic, {}).values():
+            self._forget(partition)
+        self.topic_ids.pop(topic, None)
+        self.unclean_allowed.pop(topic, None)
+
+    def put_state(self, partition: PartitionIndex, state: LeaderAndIsr, zk_version: int) -> None:
+        self.put_states((partition,), (state,), (zk_version,))
+
+    def put_states(
+        self, partitions: Sequence[PartitionIndex], states: Sequence[LeaderAndIsr], zk_versions: Sequence[int]
+    ) -> None:
+        """Different partitions. States that are one object are interned once."""
+        if len(self._states) > INTERNED_MAX:
+            self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
+        if self.unreadable:
+            self.unreadable.difference_update(partitions)
+        column, versions = self._state, self._zk_version
+        known = [i for i in partitions if column[i] is not None]
+        self._imbalanced -= self._imbalanced_among(known)
+        self._partitions_with_state += len(partitions) - len(known)
+        interned = {key: self._states.setdefault(s, s) for key, s in {id(s): s for s in states}.items()}
+        for partition, state, zk_version in zip(partitions, states, zk_versions, strict=True):
+            column[partition] = interned[id(state)]
+            versions[partition] = zk_version
+        self._imbalanced += self._imbalanced_among(partitions)
+
+    def move_partitions(self, partitions: Sequence[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
+        """Returns those whose transition the table refuses: they stay as they were."""
+        legal, refused = self.may_move_partitions(partitions, to)
+        column, value = self._partition_state, int(to)
+        self._offline -= list(map(column.__getitem__, legal)).count(PartitionState.OFFLINE)
+        for partition in legal:
+            column[partition] = value
+        if to is PartitionState.OFFLINE:
+            self._offline += len(legal)
+        if to in (PartitionState.NEW, PartitionState.OFFLINE):
+            self._leaderless.update(legal)
+        else:
+            self._leaderless.difference_update(legal)
+        return refused
+
+    def may_move_partitions(
+        self, partitions: Sequence[PartitionIndex], to: PartitionState
+    ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
+        return legal(partitions, self._partition_state, PARTITION_MAY_ENTER[to])
+
+    def load_states(self, partitions: Sequence[PartitionIndex], live: frozenset[BrokerId]) -> None:
+        """First states after a load: outside the tables, because nothing moved; this is what a new controller finds."""
+        new, online, offline = int(PartitionState.NEW), int(PartitionState.ONLINE), int(PartitionState.OFFLINE)
+        column, states, leaderless = self._partition_state, self._state, self._leaderless
+        for partition in partitions:
+            state = states[partition]
+            if state is not None and state.leader in live:
+                column[partition] = online
+            else:
+                column[partition] = new if state is None else offline
+                self._offline += state is not None
+                leaderless.add(partition)
+
+    def start_deleting(self, topic: str) -> None:
+        if topic in self.deleting:
+            return
+        # Subtracted once, here; while the topic is queued its changes do not count (KAFKA-13572).
+        self._imbalanced -= sum(self._counts_as_imbalanced(i) for i in self._topics[topic].values())
+        self.deleting.add(topic)
+
+    def stop_deleting(self, topic: str) -> None:
+        if topic not in self.deleting:
+            return
+        self.deleting.discard(topic)
+        self.held.discard(topic)
+        self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
+
+    def hold_deletions(self) -> None:
+        """At fail-over."""
+        self.held.update(topic for topic in self.deleting if self.dead_in(topic))
+
+    def release_deletions(self, started: Iterable[BrokerId]) -> None:
+        held = {i for broker in started for i in self.replicas.on(broker)} if self.held else ()
+        self.held.difference_update([self._topic[i] for i in held])
+
+    def dead_in(self, topic: str) -> list[BrokerId]:
+        """Brokers that hold a replica of it and do not live."""
+        assigned = {b for i in self._topics.get(topic, {}).values() for b in self._assigned[i].replicas}
+        return sorted(broker for broker in assigned if not self.is_live(broker))
+
+    def mark_offline_dirs(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> None:
+        self.offline_dirs.setdefault(broker, set()).update(partitions)
+
+    def clear(self) -> None:
+        """At the end of a term, so that the memory is given back at once: what a new term loads is kept out of the
+        garbage collector's sight (`gc.freeze`), and parts of a term that refer to each other would keep this."""
+        for part in vars(self).values():
+            if isinstance(part, dict | set | list | bytearray):
+                part.clear()
+            elif isinstance(part, array):
+                del part[:]
+        self.replicas.clear()
+        self._partitions_with_state = self._offline = self._imbalanced = 0
+
+    def counts(self) -> Counts:
+        """The expensive ones range over the topics being deleted only."""
+        replicas_to_delete = replicas_ineligible = topics_ineligible = 0
+        for topic in self.deleting:
+            stuck = 0
+            for partition in self._topics.get(topic, {}).values():
+                for broker in self._assigned[partition].replicas:
+                    replicas_to_delete += 1
+                    stuck += self.replicas.state_of(partition, broker) is ReplicaState.DELETION_INELIGIBLE
+            replicas_ineligible += stuck
+            topics_ineligible += stuck > 0 or topic in self.held
+        return Counts(
+            len(self._topics),
+            self._partitions_with_state,
+            self._offline,
+            self._imbalanced,
+            len(self.deleting),
+            replicas_to_delete,
+            topics_ineligible,
+            replicas_ineligible,
+            len(self.suspects),
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """For the record of a decision."""
+        return {"brokers": len(self.brokers), "topics": len(self._topics), "partitions": self._partitions_with_state}
+
+    # --- inside ---
+
+    def _counts_as_imbalanced(self, partition: PartitionIndex) -> bool:
+        state = self._state[partition]
+        if state is None or self._topic[partition] in self.deleting:
+            return False
+        assignment = self._assigned[partition]
+        preferred = assignment.replicas[0] if assignment.replicas else NO_LEADER
+        if preferred in assignment.adding and preferred not in state.isr:
+            return False  # it cannot lead yet, so nothing is out of balance
+        return state.leader != preferred
+
+    def _imbalanced_among(self, partitions: Sequence[PartitionIndex]) -> int:
+        if self.deleting or self.reassigning:
+            return sum(map(self._counts_as_imbalanced, partitions))
+        states, assigned, imbalanced = self._state, self._assigned, 0
+        for partition in partitions:
+            state, replicas = states[partition], assigned[partition].replicas
+            if state is not None and state.leader != (replicas[0] if replicas else NO_LEADER):
+                imbalanced += 1
+        return imbalanced
+
+    def _take_ids(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
+        """Freed ones first; for the rest every column grows once."""
+        free = self._free
+        taken = [free.pop() for _ in range(min(len(free), len(numbers)))]
+        for partition, number in zip(taken, numbers, strict=False):
+            self._topic[partition] = topic
+            self._number[partition] = number
+        first, unnamed = len(self._topic), numbers[len(taken) :]
+        count = len(unnamed)
+        self._topic += [topic] * count
+        self._number.extend(unnamed)
+        self._state += [None] * count
+        self._zk_version.extend([-1] * count)
+        self._assigned += [_NONE] * count
+        self._partition_state += bytes((PartitionState.NON_EXISTENT,)) * count
+        self.replicas.grow(count)
+        taken += range(first, first + count)
+        return taken
+
+    def _assign(self, partitions: Sequence[PartitionIndex], assignments: Sequence[Assignment]) -> None:
+        """Assignments that are one object are interned once, and their partitions go into the index at once."""
+        column, alike = self._assigned, dict[int, list[PartitionIndex]]()
+        for partition, assignment in zip(partitions, assignments, strict=True):
+            column[partition] = assignment
+            group = alike.get(id(assignment))
+            if group is None:
+                alike[id(assignment)] = [partition]
+            else:
+                group.append(partition)
+        for group in alike.values():
+            assignment = column[group[0]]
+            interned = self._assignments.setdefault(assignment, assignment)
+            if interned is not assignment:
+                for partition in group:
+                    column[partition] = interned
+            self.replicas.assign(group, interned.replicas)
+            if interned.adding or interned.removing:
+                self.reassigning.update(group)
+
+    def _forget(self, partition: PartitionIndex) -> None:
+        if self._state[partition] is not None:
+            self._partitions_with_state -= 1
+            self._imbalanced -= self._counts_as_imbalanced(partition)
+        self._offline -= self._partition_state[partition] == PartitionState.OFFLINE
+        self._leaderless.discard(partition)
+        self.reassigning.discard(partition)
+        self.unreadable.discard(partition)
+        self.replicas.unassign(partition, self._assigned[partition].replicas)
+        self.replicas.forget(partition)
+        for offline in self.offline_dirs.values():
+            offline.discard(partition)
+        self._partition_state[partition] = PartitionState.NON_EXISTENT
+        self._state[partition] = None
+        self._assigned[partition] = _NONE
+        self._topic[partition] = ""
+        self._free.append(partition)

@@ -1,0 +1,1 @@
+"""Pure decisions: generators of steps over the context. No await, no clock, no randomness, no IO."""

@@ -1,0 +1,1 @@
+"""Who is controller: standing for election, taking over, handing over, and watching the one that leads."""

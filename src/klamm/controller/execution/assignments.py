@@ -1,0 +1,68 @@
+"""Topic znodes rewritten: some partitions get another replica list, everything else in the document stays as found.
+
+The document holds all partitions of a topic, and others write it too: growth by whoever handles CreatePartitions. Kafka
+writes it unconditionally, so that a reassignment and a growth overwrite each other (controller.md 12.3). Here it is
+read, merged, and written with the version that was read; a conflict, or an answer that was lost, starts again with the
+read, and a document that already says what is wanted is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from klamm.controller.execution.commit import ROUNDS_MAX, Committer
+from klamm.model.errors import ZNodeError, ZooKeeperError
+from klamm.model.partition import Assignment
+from klamm.model.ports import Node, Op, Set
+from klamm.zookeeper.znodes import topic as topic_znode
+
+TOPICS_PER_WRITE: Final = 10
+"""Of one transaction: a topic of 2,000 partitions is 40 kB, and ZooKeeper refuses a transaction above 1 MB."""
+
+
+async def write_assignments(committer: Committer, wanted: Mapping[str, Mapping[int, Assignment]]) -> Mapping[str, str]:
+    """Topics that could not be written, and why. Raises ControllerMoved."""
+    failed: dict[str, str] = {}
+    topics = sorted(wanted)
+    for start in range(0, len(topics), TOPICS_PER_WRITE):
+        pending = topics[start : start + TOPICS_PER_WRITE]
+        for _ in range(ROUNDS_MAX):
+            pending = await _write_once(committer, {topic: wanted[topic] for topic in pending}, failed)
+            if not pending:
+                break
+        failed.update(dict.fromkeys(pending, f"it changed {ROUNDS_MAX} times while we tried to write it"))
+    return failed
+
+
+async def _write_once(
+    committer: Committer, wanted: Mapping[str, Mapping[int, Assignment]], failed: dict[str, str]
+) -> list[str]:
+    """Topics that are to be read again."""
+    paths = [topic_znode.path(topic) for topic in wanted]
+    nodes = dict(zip(wanted, await committer.read(paths), strict=True))
+    ops: dict[str, Op] = {}
+    for topic, node in nodes.items():
+        try:
+            op = _merged(topic, node, wanted[topic])
+        except ZNodeError as error:
+            failed[topic] = error.reason
+        else:
+            if op is not None:
+                ops[topic] = op
+    results = await committer.write(list(ops.values())) if ops else []
+    return [topic for topic, result in zip(ops, results, strict=True) if isinstance(result, ZooKeeperError)]
+
+
+def _merged(topic: str, node: Node | None, wanted: Mapping[int, Assignment]) -> Op | None:
+    """None: it says so already."""
+    path = topic_znode.path(topic)
+    if node is None:
+        raise ZNodeError(path, "the topic is gone")
+    found = topic_znode.decode(path, node.data)
+    if not wanted.keys() <= found.partitions.keys():
+        raise ZNodeError(path, f"partitions {sorted(wanted.keys() - found.partitions.keys())} are gone")
+    partitions = {**found.partitions, **wanted}
+    if partitions == found.partitions:
+        return None
+    return Set(path, topic_znode.encode(partitions, found.topic_id), node.stat.version)

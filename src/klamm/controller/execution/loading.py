@@ -1,0 +1,230 @@
+"""What a new controller reads: everything, in bulk, with watches, and nothing that is bad brings it down.
+
+Partition numbers come from the assignments, so no child of a topic is ever listed. Everything is read in windows, with
+the next ones on their way while one is taken in, and states of the first topics while the last topics are still to
+come: ZooKeeper and we work at the same time. Between windows the loop is free (design D3, D13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, TypeVar, cast
+
+from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.context.states import ReplicaState
+from klamm.controller.decisions.steps import chunked
+from klamm.controller.execution.commit import Observed, state_paths
+from klamm.controller.execution.quarantine import Quarantine
+from klamm.controller.recorder import Recorder
+from klamm.model.brokers import Broker, LiveBroker
+from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.ids import BrokerEpoch, BrokerId
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.ports import Node, Watcher, ZooKeeper
+from klamm.zookeeper.retries import until_connected
+from klamm.zookeeper.znodes import broker_id, partition_state
+from klamm.zookeeper.znodes import topic as topic_znode
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+WINDOW: Final = 2_000
+"""States of one read: four requests in flight, some 5 ms to decode."""
+
+STATES_AT_ONCE: Final = 20_000
+"""Some milliseconds of columns."""
+
+TOPICS_WINDOW: Final = 50
+"""Topics of one read."""
+
+DECODED_AT_ONCE: Final = 2_000
+"""Assignments: some milliseconds."""
+
+AHEAD: Final = 3
+"""Windows on their way while one is taken in. What arrives in one turn of the loop adds up, so not many."""
+
+
+class Reader:
+    """Reads of the active controller, each setting the watch again that its event came from."""
+
+    def __init__(
+        self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str], quarantine: Quarantine
+    ) -> None:
+        self._zk = zk
+        self._quarantine = quarantine
+        self._watch = watch
+        self._recorder = recorder
+        self._listeners = sorted(listeners)
+
+    async def names(self, parent: str) -> list[str]:
+        """Children, sorted, and watched; an absent parent has none and is created, so that it can be watched."""
+        try:
+            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+        except NoNode:
+            await self._zk.ensure_path(parent)
+            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+
+    async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
+        nodes = await until_connected(lambda: self._zk.get_many(paths)) if paths else []
+        return self._quarantine.visible(paths, nodes)
+
+    async def watched(self, paths: Sequence[str]) -> list[Node | None]:
+        nodes = await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
+        return self._quarantine.visible(paths, nodes)
+
+    async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
+        """Registrations with their epochs. One that cannot be read is nobody, until it is mended; but a broker that we
+        know does not die of an edited registration: while its epoch is the same, it is what it was."""
+        names = await self.names(broker_id.PARENT)
+        paths = [f"{broker_id.PARENT}/{name}" for name in names]
+        nodes = await self.watched(paths)
+        brokers: dict[BrokerId, LiveBroker] = {}
+        for path, node in zip(paths, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                broker = broker_id.decode(path, node.data)
+                self._refuse_without_listener(path, broker)
+                brokers[broker.id] = LiveBroker(broker, BrokerEpoch(node.stat.czxid))
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+                for live in known.values():
+                    if path == broker_id.path(live.broker.id) and live.epoch == node.stat.czxid:
+                        brokers[live.broker.id] = live
+        return dict(sorted(brokers.items()))
+
+    def _refuse_without_listener(self, path: str, broker: Broker) -> None:
+        """We could not send it a word, nor could its peers fetch from it."""
+        for listener in self._listeners:
+            if broker.endpoint(listener) is None:
+                raise ZNodeError(path, f"no endpoint on listener {listener}")
+
+    async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
+        """None is left out for being bad: a topic whose znode cannot be read has no partitions, until it is mended."""
+        paths = [topic_znode.path(topic) for topic in topics]
+        nodes = await self.watched(paths)
+        found: dict[str, topic_znode.TopicAssignment] = {}
+        looked_at: dict[int, Assignment] = {}
+        decoded = 0
+        for topic, path, node in zip(topics, paths, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                assignment = topic_znode.decode(path, node.data)
+                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+                found[topic] = topic_znode.TopicAssignment({})
+            decoded += len(found[topic].partitions)
+            if decoded >= DECODED_AT_ONCE:
+                decoded = 0
+                await asyncio.sleep(0)
+        return found
+
+    def _sound(
+        self, path: str, partitions: dict[int, Assignment], looked_at: dict[int, Assignment]
+    ) -> dict[int, Assignment]:
+        """Mostly as they are: partitions on the same brokers share one assignment, so few are looked at. By identity,
+        hence kept meanwhile."""
+        different = dict(zip(map(id, partitions.values()), partitions.values(), strict=True))
+        if different.keys() <= looked_at.keys() or all(map(_is_sound, different.values())):
+            looked_at.update(different)
+            return partitions
+        sound: dict[int, Assignment] = {}
+        for number, assignment in partitions.items():
+            if _is_sound(assignment):
+                sound[number] = assignment
+            else:
+                reason = f"partition {number}: {list(assignment.replicas)} names a broker twice or none"
+                self._recorder.znode_skipped(ZNodeError(path, reason))
+        return sound
+
+    async def states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
+        paths = state_paths(context, partitions)
+        contents = await until_connected(lambda: self._zk.read_many(paths))
+        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
+
+    def take_states(self, context: ControllerContext, seen: Observed) -> None:
+        partitions, _, states, versions = seen
+        if not all(type(state) is LeaderAndIsr for state in states):
+            for partition, state in zip(partitions, states, strict=True):
+                if isinstance(state, ZNodeError):
+                    self._recorder.znode_skipped(state)
+                    context.unreadable.add(partition)
+            found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
+            partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
+        context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
+
+    async def load_states(
+        self, context: ControllerContext, windows: AsyncGenerator[Sequence[PartitionIndex], None]
+    ) -> None:
+        async with aclosing(_read_ahead(windows, lambda window: self.states(context, window))) as found:
+            async for seen in found:
+                self.take_states(context, seen)
+
+
+def _is_sound(assignment: Assignment) -> bool:
+    replicas = assignment.replicas
+    return len(set(replicas)) == len(replicas) and min(replicas, default=0) >= 0
+
+
+async def load(context: ControllerContext, reader: Reader) -> None:
+    """Brokers, topics, assignments, states: the context of a new term."""
+    context.brokers.update(await reader.brokers({}))
+    topics = await reader.names(topic_znode.PARENT)
+    await reader.load_states(context, _load_topics(context, reader, topics))
+    live = context.live
+    for some in chunked(list(context.all_partitions()), STATES_AT_ONCE):
+        context.load_states(some, live)
+        await asyncio.sleep(0)
+    for broker in context.replicas.brokers:
+        found = ReplicaState.ONLINE if context.is_live(broker) else ReplicaState.DELETION_INELIGIBLE
+        for some in chunked(context.replicas.on(broker), STATES_AT_ONCE):
+            context.replicas.load(broker, some, found)
+            await asyncio.sleep(0)
+
+
+async def _load_topics(
+    context: ControllerContext, reader: Reader, topics: Sequence[str]
+) -> AsyncGenerator[list[PartitionIndex], None]:
+    """Yields partitions whose states are to be read."""
+    unread: list[PartitionIndex] = []
+    async with aclosing(_read_ahead(_windows(topics, TOPICS_WINDOW), reader.assignments)) as windows:
+        async for assignments in windows:
+            for topic, assignment in assignments.items():
+                context.add_topic(topic, assignment.topic_id)
+            unread += context.add_all({topic: assignment.partitions for topic, assignment in assignments.items()})
+            while len(unread) >= WINDOW:
+                yield unread[:WINDOW]
+                del unread[:WINDOW]
+    if unread:
+        yield unread
+
+
+async def _windows(items: Sequence[T], size: int) -> AsyncGenerator[Sequence[T], None]:
+    for window in chunked(items, size):
+        yield window
+
+
+async def _read_ahead(
+    windows: AsyncGenerator[T, None], read: Callable[[T], Coroutine[None, None, R]]
+) -> AsyncGenerator[R, None]:
+    """Window by window in order, the next ones on their way while one is taken in."""
+    on_their_way: deque[asyncio.Task[R]] = deque()
+    try:
+        async with aclosing(windows):
+            async for window in windows:
+                on_their_way.append(asyncio.create_task(read(window)))
+                await asyncio.sleep(0)  # it sends now
+                if len(on_their_way) > AHEAD:
+                    yield await on_their_way.popleft()
+        while on_their_way:
+            yield await on_their_way.popleft()
+            await asyncio.sleep(0)
+    finally:
+        for task in on_their_way:
+            task.cancel()
+        await asyncio.gather(*on_their_way, return_exceptions=True)

@@ -1,0 +1,170 @@
+"""Events about reassignments: read what they need, decide (`reassignment`), run, answer.
+
+Every read of a state sets its watch, so that the ISR change that completes a reassignment is news. Two ways ask for
+one, and the latest request wins: calls, and the old znode /admin/reassign_partitions, from which an entry goes as soon
+as it is done, refused, or overridden; with the last one the znode goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.decisions import reassignment
+from klamm.controller.decisions.steps import WriteNodes
+from klamm.controller.events import AlterReassignments, ListReassignments
+from klamm.controller.execution.loading import Reader
+from klamm.controller.execution.runner import StepRunner
+from klamm.controller.recorder import Recorder
+from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
+from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.partition import Assignment
+from klamm.model.ports import Delete, Op, Set
+from klamm.zookeeper.znodes import partition_state, reassign_partitions
+
+
+class Reassignments:
+    """Of one term."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        controller_epoch: ControllerEpoch,
+        reader: Reader,
+        runner: StepRunner,
+        recorder: Recorder,
+    ) -> None:
+        self._context = context
+        self._epoch = controller_epoch
+        self._reader = reader
+        self._runner = runner
+        self._recorder = recorder
+
+    def waiting(self) -> tuple[tuple[str, str], ...]:
+        """Partitions on the move and what each waits for, for people."""
+        view = self._context
+        moving = sorted((view.name_of(i), i) for i in view.reassigning)
+        return tuple((str(name), reassignment.what_is_left(view, i).waits_for) for name, i in moving)
+
+    async def take_over(self, cause: str) -> None:
+        """Of a new controller: requests that came through ZooKeeper first, then whatever else is on its way."""
+        fresh = await self.on_znode(cause)
+        await self.resume(self._context.reassigning - fresh, cause, again=True)
+
+    async def on_broker_startup(self, started: Collection[BrokerId], cause: str) -> None:
+        view = self._context
+        targets = (i for i in view.reassigning if not set(started).isdisjoint(view.assignment_of(i).target_replicas))
+        await self.resume(targets, cause, again=True)
+
+    async def on_isr_change(self, name: TopicPartition) -> None:
+        partition = self._context.partition(*name)
+        if partition is not None and partition in self._context.reassigning:
+            await self.resume([partition], f"ISR of {name} changed")
+
+    async def resume(self, partitions: Iterable[PartitionIndex], cause: str, *, again: bool = False) -> None:
+        moving = sorted(partitions)
+        if not moving:
+            return
+        before = len(self._context.reassigning)
+        await self._observe(moving)
+        await self._runner.run(reassignment.resume(self._context, self._epoch, moving, cause, again=again))
+        done = before - len(self._context.reassigning)
+        if done:
+            self._recorder.decision("reassignment-completed", cause, counts={"partitions": done})
+            await self._clean_up(cause)
+
+    async def on_znode(self, cause: str) -> frozenset[PartitionIndex]:
+        """Returns what was begun."""
+        entries = await self._entries()
+        if entries is None:
+            return frozenset()
+        asked = {name: target for name, target in entries.items() if not self._is_on_its_way(name, target)}
+        results = await self._start(asked, cause)
+        for name, error in results.items():
+            if error is not None:
+                self._recorder.decision("reassignment-refused", cause, detail=f"{name}: {error}")
+        await self._clean_up(cause)
+        indices = (self._context.partition(*name) for name in asked)
+        return frozenset(i for i in indices if i is not None)
+
+    async def on_call(self, event: AlterReassignments) -> None:
+        cause = "reassignment by request"
+        results = await self._start(event.targets, cause)
+        await self._clean_up(cause)
+        if not event.reply.done():
+            event.reply.set_result(results)
+
+    def on_list(self, event: ListReassignments) -> None:
+        view = self._context
+        moving = {view.name_of(i): view.assignment_of(i) for i in view.reassigning}
+        if not event.reply.done():
+            wanted = event.partitions
+            event.reply.set_result({n: a for n, a in sorted(moving.items()) if wanted is None or n in wanted})
+
+    # --- inside ---
+
+    def _is_on_its_way(self, name: TopicPartition, target: tuple[BrokerId, ...]) -> bool:
+        """The znode stays until the last of its entries is done, and is read more than once meanwhile."""
+        return bool(reassignment.still_asked(self._context, {name: target}))
+
+    async def _start(
+        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None], cause: str
+    ) -> dict[TopicPartition, KafkaError | None]:
+        view = self._context
+        results: dict[TopicPartition, KafkaError | None] = {}
+        assignments: dict[PartitionIndex, Assignment] = {}
+        for name, target in sorted(targets.items()):
+            checked = reassignment.wanted(view, name, target)
+            if isinstance(checked, KafkaError):
+                results[name] = checked
+            else:
+                results[name] = None
+                assignments[checked[0]] = checked[1]
+        if not assignments:
+            return results
+        await self._observe(list(assignments))
+        await self._runner.run(reassignment.start(view, self._epoch, assignments, cause))
+        for i, assignment in assignments.items():
+            # A topic that was waiting for this to be deleted may be gone by now.
+            name = view.name_of(i)
+            if view.partition(*name) == i and not reassignment.is_accepted(view, i, assignment):
+                results[name] = KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"{name} was left as it is: no replica that would stay is in sync, or its znode was not written.",
+                )
+        counts = {"partitions": len(assignments), "under way": sum(i in view.reassigning for i in assignments)}
+        self._recorder.decision("reassignment-started", cause, counts=counts)
+        return results
+
+    async def _observe(self, partitions: Sequence[PartitionIndex]) -> None:
+        view = self._context
+        paths = [partition_state.path(view.name_of(i)) for i in partitions]
+        for partition, path, node in zip(partitions, paths, await self._reader.watched(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                view.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
+            except ZNodeError as error:
+                self._recorder.znode_skipped(error)
+
+    async def _entries(self) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
+        """None if there is no znode, or none that can be read: then it stays for somebody to mend."""
+        path = reassign_partitions.PATH
+        (node,) = await self._reader.watched([path])
+        if node is None:
+            return None
+        try:
+            return reassign_partitions.decode(path, node.data)
+        except ZNodeError as error:
+            self._recorder.znode_skipped(error)
+            return None
+
+    async def _clean_up(self, cause: str) -> None:
+        entries = await self._entries()
+        if entries is None:
+            return
+        left = reassignment.still_asked(self._context, entries)
+        if left != entries or not entries:
+            path = reassign_partitions.PATH
+            op: Op = Set(path, reassign_partitions.encode(left)) if left else Delete(path)
+            await self._runner.run(iter([WriteNodes(cause=cause, ops=[op])]))

@@ -1,0 +1,290 @@
+"""One cleaning of one log, in steps small enough to share the disk pool: map the keys of the dirty part, then copy what
+stays, group by group, into segments that take the place of their sources.
+
+The steps run in the pool while the loop goes on using the log. So they read the sources by files of their own and touch
+nothing of a segment but what never changes. Everything else was gathered before, in the loop: that is the plan. Between
+two steps the loop may give the cleaning up; what was not swapped in is then removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from klamm.log.compaction.cleanable import Cleanable
+from klamm.log.compaction.cleaned_transactions import CleanedTransactions
+from klamm.log.compaction.offset_map import OffsetMap, slots_for
+from klamm.log.compaction.record_filter import LastRecord, RecordFilter
+from klamm.log.compaction.swap import CLEANED_SUFFIX, Swap
+from klamm.log.indexes.transaction_index import AbortedEntry
+from klamm.log.producers.producer_state import ProducerState
+from klamm.log.segment import RELATIVE_OFFSET_MAX, Segment
+from klamm.model.config import TopicConfig
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ports import Buffer, Disk
+from klamm.wire.batch import HEADER_BYTES, BatchHeader, check_crc, corrupt, iter_batches, read_header
+from klamm.wire.records import iter_records
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Read by one step: some ten milliseconds of a thread, after which others have their turn."""
+
+Batches = list[tuple[memoryview, BatchHeader]]
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    directory: str
+    config: TopicConfig
+    segments: list[Segment]
+    """From the log's first to the last that may be cleaned."""
+    first_dirty: int
+    dirty_position: int
+    """In the segment that holds `first_dirty`: a boundary not behind it."""
+    first_uncleanable: int
+    aborted: list[AbortedEntry]
+    producers: dict[int, LastRecord]
+
+    @property
+    def delete_horizon_ms(self) -> int:
+        """Segments that were last written to before lose tombstones and markers: those were clean for long enough."""
+        clean = [segment for segment in self.segments if segment.base_offset < self.first_dirty]
+        return clean[-1].modified_ms() - self.config.delete_retention_ms if clean else 0
+
+
+def plan_cleaning(found: Cleanable) -> CleaningPlan:
+    """Runs in the loop."""
+    log, segments = found.log, found.log.segments
+    held = segments.at_or_below(found.first_dirty)
+    position = held.offset_index.position_at_or_below(found.first_dirty) if held.base_offset < found.first_dirty else 0
+    return CleaningPlan(
+        directory=log.directory,
+        config=log.config,
+        segments=segments.between(0, found.first_uncleanable),
+        first_dirty=found.first_dirty,
+        dirty_position=position,
+        first_uncleanable=found.first_uncleanable,
+        aborted=[
+            entry
+            for segment in segments
+            for entry in segment.transaction_index.entries()
+            if entry.first_offset < found.first_uncleanable
+        ],
+        producers=last_records(log.producers),
+    )
+
+
+def last_records(producers: ProducerState) -> dict[int, LastRecord]:
+    return {
+        entry.producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else None, entry.epoch)
+        for entry in producers.entries()
+    }
+
+
+@dataclass(slots=True)
+class CleaningTally:
+    bytes_mapped: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_without_key: int = 0
+    buffer_utilization: float = 0.0
+
+    @property
+    def recopy_ratio(self) -> float:
+        return self.bytes_written / max(self.bytes_read, 1)
+
+
+class Cleaning:
+    def __init__(self, disk: Disk, plan: CleaningPlan, buffer_bytes: int) -> None:
+        self._disk = disk
+        self._plan = plan
+        self._buffer_bytes = buffer_bytes
+        self.tally = CleaningTally()
+        self.end_offset = plan.first_dirty
+        """Clean up to here, once all steps are done."""
+
+    def steps(self) -> Generator[Swap | None, None, None]:
+        """Each `next` is a job of the pool. A Swap is to be carried out before the next one; KafkaError: bad data."""
+        plan = self._plan
+        horizon_ms = plan.delete_horizon_ms  # now: the segment that tells may be swapped out before the last group
+        offsets = OffsetMap(slots_for(plan.first_uncleanable - plan.first_dirty, self._buffer_bytes))
+        yield from self._map(offsets)
+        if offsets.latest_offset < plan.first_dirty:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"the keys of one batch at offset {plan.first_dirty} fill the whole map: "
+                f"log.cleaner.dedupe.buffer.size={self._buffer_bytes} is too small",
+            )
+        self.end_offset = offsets.latest_offset + 1
+        self.tally.buffer_utilization = offsets.utilization
+        records = RecordFilter(offsets, CleanedTransactions(plan.aborted), plan.producers)
+        for group in self._groups():
+            yield from self._clean(group, records, horizon_ms)
+            self.tally.records_read, self.tally.records_kept = records.records_read, records.records_kept
+            self.tally.records_without_key = records.records_without_key
+
+    # --- (a) the map -------------------------------------------------------------------------------------------------
+
+    def _map(self, offsets: OffsetMap) -> Iterator[None]:
+        """Until the dirty part ends or the map is full; one that ends inside a segment goes on there next time."""
+        plan = self._plan
+        dirty = [s for s in _with_ends(plan.segments, plan.first_uncleanable) if s[1] > plan.first_dirty]
+        transactions = CleanedTransactions([entry for entry in plan.aborted if entry.last_offset >= plan.first_dirty])
+        for segment, end in dirty:
+            start = plan.dirty_position if segment.base_offset < plan.first_dirty else 0
+            for batches in self._chunks(segment, start):
+                self.tally.bytes_mapped += sum(map(len, (batch for batch, _ in batches)))
+                if not all(self._map_batch(batch, header, transactions, offsets) for batch, header in batches):
+                    return
+                yield
+            offsets.latest_offset = end - 1  # also where the last offsets are a gap
+
+    def _map_batch(
+        self, batch: Buffer, header: BatchHeader, transactions: CleanedTransactions, offsets: OffsetMap
+    ) -> bool:
+        """False if there was no room for all of its keys: what it put there lies above the latest offset."""
+        start = self._plan.first_dirty
+        if header.is_control:
+            transactions.end(header, batch)
+        elif not transactions.is_aborted(header):
+            for record in iter_records(batch):
+                if record.key is not None and record.offset >= start and not offsets.put(record.key, record.offset):
+                    return False
+        if header.last_offset >= start:
+            offsets.latest_offset = header.last_offset
+        return True
+
+    # --- (b) the copy ------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> list[list[Segment]]:
+        segments = [segment for segment in self._plan.segments if segment.base_offset < self.end_offset]
+        sizes = [
+            SegmentSize(s.base_offset, s.size, self._size_of(s.offset_index.path), self._size_of(s.time_index.path))
+            for s in segments
+        ]
+        limits = self._plan.config.segment_bytes, self._plan.config.segment_index_bytes
+        return [segments[group] for group in group_segments(sizes, *limits, self._plan.first_uncleanable)]
+
+    def _size_of(self, path: str) -> int:
+        file = self._disk.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _clean(self, group: list[Segment], records: RecordFilter, horizon_ms: int) -> Iterator[Swap | None]:
+        plan, disk = self._plan, self._disk
+        modified_ms = group[-1].modified_ms()
+        cleaned = self._segment(group[0].base_offset, modified_ms, CLEANED_SUFFIX)
+        try:
+            cleaned.create()
+            for segment in group:
+                keep_deletes = segment.modified_ms() > horizon_ms
+                for batches in self._chunks(segment, 0):
+                    self._copy(batches, records, cleaned, keep_deletes=keep_deletes)
+                    yield None
+            cleaned.seal()
+            cleaned.write_out()
+            for sync in cleaned.syncs():
+                sync()
+            cleaned.close_files()
+            disk.set_modified_ms(cleaned.log_path, modified_ms)
+            yield Swap(disk, plan.directory, group, self._segment(group[0].base_offset, modified_ms))
+        finally:
+            cleaned.close_files()
+            for path in cleaned.paths:  # there are none once it was swapped in
+                if disk.exists(path):
+                    disk.remove(path)
+
+    def _segment(self, base_offset: int, created_ms: int, suffix: str = "") -> Segment:
+        return Segment(
+            self._disk,
+            self._plan.directory,
+            base_offset,
+            created_ms=created_ms,
+            index_interval_bytes=self._plan.config.index_interval_bytes,
+            suffix=suffix,
+        )
+
+    def _copy(self, batches: Batches, records: RecordFilter, cleaned: Segment, *, keep_deletes: bool) -> None:
+        kept: list[tuple[Buffer, BatchHeader]] = []
+        for batch, header in batches:
+            self.tally.bytes_read += len(batch)
+            found = records.filter(batch, header, keep_deletes=keep_deletes)
+            if found.batch is not None:
+                kept.append((found.batch, header if found.batch is batch else read_header(found.batch)))
+            if found.aborted is not None:
+                cleaned.transaction_index.append(found.aborted)
+        size = sum(header.size_in_bytes for _, header in kept)
+        if not kept:
+            return
+        position = cleaned.append([batch for batch, _ in kept], size)
+        for _, header in kept:
+            cleaned.note(position, header)
+            position += header.size_in_bytes
+        self.tally.bytes_written += size
+
+    def _chunks(self, segment: Segment, position: int) -> Iterator[Batches]:
+        """Whole batches from `position` on, with good checksums: damage must not get a new one here."""
+        file = self._disk.open(segment.log_path)
+        try:
+            size = CHUNK_BYTES
+            while position < segment.size:
+                data = memoryview(file.pread(min(size, segment.size - position), position))
+                batches = list(iter_batches(data))
+                if not batches:
+                    size = self._size_needed(segment, data, position)
+                    continue
+                for at, header in batches:
+                    check_crc(data, at, header)
+                yield [(data[at : at + header.size_in_bytes], header) for at, header in batches]
+                last_at, last = batches[-1]
+                position += last_at + last.size_in_bytes
+                size = CHUNK_BYTES
+        finally:
+            file.close()
+
+    @staticmethod
+    def _size_needed(segment: Segment, data: memoryview, position: int) -> int:
+        needed = read_header(data).size_in_bytes if len(data) >= HEADER_BYTES else HEADER_BYTES
+        if position + needed > segment.size:
+            raise corrupt(f"{segment.log_path} ends inside the batch at position {position}")
+        return needed
+
+
+class SegmentSize(NamedTuple):
+    base_offset: int
+    log_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+
+
+def group_segments(sizes: Sequence[SegmentSize], segment_bytes: int, index_bytes: int, end_offset: int) -> list[slice]:
+    """Neighbours that fit into one segment together, so that logs do not fall apart into ever smaller ones.
+
+    >>> small = [SegmentSize(base, 40, 8, 12) for base in (0, 10, 20, 30)]
+    >>> group_segments(small, 100, 1000, 40)
+    [slice(0, 2, None), slice(2, 4, None)]
+    """
+    groups: list[slice] = []
+    start = 0
+    for at in range(1, len(sizes) + 1):
+        group = sizes[start : at + 1]
+        following = sizes[at + 1].base_offset if at + 1 < len(sizes) else end_offset
+        fits = (
+            sum(size.log_bytes for size in group) <= segment_bytes
+            and sum(size.index_bytes for size in group) <= index_bytes
+            and sum(size.time_index_bytes for size in group) <= index_bytes
+            and following - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if at == len(sizes) or not fits:
+            groups.append(slice(start, at))
+            start = at
+    return groups
+
+
+def _with_ends(segments: list[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    following = [segment.base_offset for segment in segments[1:]] + [end_offset]
+    return zip(segments, following, strict=True)

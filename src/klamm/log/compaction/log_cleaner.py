@@ -1,0 +1,248 @@
+"""The log cleaner: one task that cleans the filthiest compacted log, again and again, and rests when none is due.
+
+It owns `cleaner-offset-checkpoint`: for each log the offset up to which it is clean. Whoever deletes a log, cuts it or
+moves it does so at once and waits for nothing: after each step a cleaning asks whether the log is still the one that it
+began with, and is given up if not. Only a new log of the same name waits, until the last step of its predecessor's
+cleaning is over. Data that cannot be cleaned makes its partition uncleanable until the next start, and is reported; the
+others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import GEN_RUNNING, getgeneratorstate
+from typing import Final, Protocol
+
+from klamm.log.compaction.cleanable import Cleanable, cleanable, filthiest, is_compacted
+from klamm.log.compaction.cleaning import Cleaning, CleaningTally, plan_cleaning
+from klamm.log.compaction.swap import Swap
+from klamm.log.directories.log_directory import LogDirectory
+from klamm.log.log import Log
+from klamm.model.config import BrokerConfig
+from klamm.model.ids import TopicPartition
+from klamm.model.ports import Clock, Disk
+
+logger = logging.getLogger(__name__)
+
+_DONE: Final = object()
+
+
+class Logs(Protocol):
+    """What the cleaner asks of the log manager."""
+
+    def logs(self) -> Iterator[Log]: ...
+
+    def get(self, partition: TopicPartition) -> Log | None: ...
+
+    def home_of(self, partition: TopicPartition) -> LogDirectory | None: ...
+
+    def checkpoint_recovery_point(self, log: Log) -> None: ...
+
+
+class LogCleaner:
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, logs: Logs) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._config = config
+        self._logs = logs
+        self._offsets: dict[TopicPartition, int] = {}
+        """First dirty offset, as the checkpoints have it."""
+        self._uncleanable: set[TopicPartition] = set()
+        self._paused: Counter[TopicPartition] = Counter()
+        self._busy: dict[TopicPartition, asyncio.Event] = {}
+        """What is being cleaned, and the event of its end."""
+        self._stop = asyncio.Event()
+        self._last_run_ms = clock.wall_ms()
+        self.max_dirty_ratio = 0.0
+        self.max_overdue_ms = 0
+        """For how long the log that waits longest should have been cleaned, at the last look."""
+        self.last = CleaningTally()
+        self.last_seconds = 0.0
+
+    # --- what others tell it -----------------------------------------------------------------------------------------
+
+    def remember(self, directory: LogDirectory, offsets: Mapping[TopicPartition, int]) -> None:
+        """From the checkpoint of a directory that was loaded. An entry without its log must not wait there until there
+        is another of that name. Raises OSError."""
+        here = {at: offset for at, offset in offsets.items() if self._logs.home_of(at) is directory}
+        self._offsets.update(here)
+        if len(here) < len(offsets):
+            self.write_checkpoint(directory)
+
+    def forget(self, partition: TopicPartition) -> bool:
+        """The log is being deleted. True if the checkpoint of its directory is to be written after that."""
+        self._uncleanable.discard(partition)
+        return self._offsets.pop(partition, None) is not None
+
+    def truncating(self, log: Log, offset: int) -> None:
+        partition = log.topic_partition
+        directory = self._logs.home_of(partition)
+        if self._offsets.get(partition, 0) > offset and directory is not None:
+            self._offsets[partition] = offset
+            self.write_checkpoint(directory)
+
+    def write_checkpoint(self, directory: LogDirectory) -> None:
+        """In the loop, as everything that a deletion or a truncation must not find half done. Raises OSError."""
+        if directory.failure is None and directory.loaded:
+            offsets = {at: offset for at, offset in self._offsets.items() if self._logs.home_of(at) is directory}
+            directory.write_cleaner_offsets(offsets)
+
+    @contextmanager
+    def paused(self, partition: TopicPartition) -> Iterator[None]:
+        """Nothing of this log is cleaned, so that a copy of it is as clean as the checkpoint says."""
+        self._paused[partition] += 1
+        try:
+            log = self._logs.get(partition)
+            if log is not None:
+                log.finish_swap()
+            yield
+        finally:
+            self._paused[partition] -= 1
+            if not self._paused[partition]:
+                del self._paused[partition]
+
+    def is_busy(self, partition: TopicPartition) -> bool:
+        return partition in self._busy
+
+    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Until no step of a cleaning of these is under way."""
+        for event in [self._busy[partition] for partition in partitions if partition in self._busy]:
+            await event.wait()
+
+    # --- the task ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while not self._stop.is_set():
+            if not await self.clean_filthiest():
+                try:
+                    async with asyncio.timeout(self._config.log_cleaner_backoff_ms / 1000):
+                        await self._stop.wait()
+                except TimeoutError:
+                    pass  # the rest is over
+
+    async def close(self) -> None:
+        """No step is under way any more, and none begins."""
+        self._stop.set()
+        await self.settled(list(self._busy))
+
+    async def clean_filthiest(self) -> bool:
+        """True if there was something to clean and it was cleaned, or given up because the log changed."""
+        self._last_run_ms = self._clock.wall_ms()
+        found = await self._choose()
+        return found is not None and await self._clean(found)
+
+    async def _choose(self) -> Cleanable | None:
+        candidates = []
+        for log in self._logs.logs():
+            partition = log.topic_partition
+            if not is_compacted(log) or log.failed or partition in self._uncleanable or partition in self._paused:
+                continue
+            candidates.append(self._look_at(log))
+            await asyncio.sleep(0)
+        self.max_dirty_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
+        self.max_overdue_ms = max((candidate.overdue_ms for candidate in candidates), default=0)
+        found = filthiest(candidates)
+        # While the others were looked at it may have gone, or we were told to stop.
+        return found if found is not None and self._is_current(found.log) and not self._stop.is_set() else None
+
+    def _look_at(self, log: Log) -> Cleanable:
+        return cleanable(log, self._offsets.get(log.topic_partition), self._clock.wall_ms())
+
+    async def _clean(self, found: Cleanable) -> bool:
+        log, partition, generation = found.log, found.log.topic_partition, found.log.generation
+        self._busy[partition] = ended = asyncio.Event()
+        try:
+            return await self._clean_as_long_as_it_is_the_same(log, generation)
+        except OSError as error:
+            if self._may_go_on(log, generation):  # else its files went, or were cut, under a step that read them
+                log.fail(error)
+            return True
+        except Exception:
+            # Whatever it is: were this task to die of it, every compacted log would grow without end.
+            if not self._may_go_on(log, generation):
+                return True
+            logger.exception("%s cannot be cleaned, and is left as it is until the next start", partition)
+            self._uncleanable.add(partition)
+            return False
+        finally:
+            del self._busy[partition]
+            ended.set()
+
+    async def _clean_as_long_as_it_is_the_same(self, log: Log, generation: int) -> bool:
+        began, found = self._clock.monotonic(), self._look_at(log)  # again: there were others to look at since
+        if not found.is_due:
+            return True
+        self._logs.checkpoint_recovery_point(log)  # a recovery must not begin in what is cleaned
+        cleaning = Cleaning(self._disk, plan_cleaning(found), self._config.log_cleaner_dedupe_buffer_size)
+        steps = cleaning.steps()
+        try:
+            while (step := await self._disk.run(lambda: next(steps, _DONE))) is not _DONE:
+                if not self._may_go_on(log, generation):
+                    break
+                if isinstance(step, Swap):
+                    await self._swap_in(log, step)
+            if not self._may_go_on(log, generation):
+                logger.info("%s changed while it was cleaned: given up", log.topic_partition)
+                await self._disk.run(steps.close)  # there may be much to unlink
+                return True
+        finally:
+            if getgeneratorstate(steps) != GEN_RUNNING:  # it does if we were cancelled: nobody can stop a thread
+                steps.close()
+        self._cleaned(log, found, cleaning, self._clock.monotonic() - began)
+        return True
+
+    async def _swap_in(self, log: Log, swap: Swap) -> None:
+        log.begin_swap(swap)
+        await self._disk.run(swap.make_safe)
+        if not log.failed:
+            log.finish_swap()  # if a truncation did not have to
+
+    def _is_current(self, log: Log) -> bool:
+        return not log.failed and self._logs.get(log.topic_partition) is log
+
+    def _may_go_on(self, log: Log, generation: int) -> bool:
+        return (
+            self._is_current(log)
+            and log.generation == generation
+            and log.topic_partition not in self._paused
+            and is_compacted(log)  # KAFKA-12840
+            and not self._stop.is_set()
+        )
+
+    def _cleaned(self, log: Log, found: Cleanable, cleaning: Cleaning, seconds: float) -> None:
+        partition, tally = log.topic_partition, cleaning.tally
+        directory = self._logs.home_of(partition)
+        assert directory is not None
+        self._offsets[partition] = cleaning.end_offset
+        self.write_checkpoint(directory)
+        self.last, self.last_seconds = tally, seconds
+        logger.info(
+            "%s cleaned from %d to %d in %.1f s: %d of %d records and %d of %d bytes are left",
+            partition,
+            found.first_dirty,
+            cleaning.end_offset,
+            seconds,
+            tally.records_kept,
+            tally.records_read,
+            tally.bytes_written,
+            tally.bytes_read,
+        )
+        if tally.records_without_key:
+            logger.warning("%s: %d records without a key were removed", partition, tally.records_without_key)
+
+    # --- for metrics -------------------------------------------------------------------------------------------------
+
+    @property
+    def ms_since_last_run(self) -> int:
+        return self._clock.wall_ms() - self._last_run_ms
+
+    def uncleanable_in(self, directory: LogDirectory) -> list[Log]:
+        found = [self._logs.get(at) for at in self._uncleanable if self._logs.home_of(at) is directory]
+        return [log for log in found if log is not None]
+
+    def uncleanable_bytes_in(self, directory: LogDirectory) -> int:
+        return sum(self._look_at(log).cleanable_bytes for log in self.uncleanable_in(directory))

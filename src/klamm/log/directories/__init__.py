@@ -1,0 +1,1 @@
+"""Log directories and the small files in them: locks, checkpoints, names, removal."""

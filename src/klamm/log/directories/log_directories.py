@@ -1,0 +1,105 @@
+"""The log directories of a broker together: locked, of one broker and one cluster, and which of them still work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from klamm.log.directories.checkpoints import MetaProperties
+from klamm.log.directories.log_directory import Kind, LogDirectory, PartitionDirectory
+from klamm.model.errors import ConfigError
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.ports import Disk
+
+
+class LogDirectories:
+    def __init__(self, disk: Disk, paths: tuple[str, ...]) -> None:
+        self._all = {path: LogDirectory(disk, path) for path in paths}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        return iter(self._all.values())
+
+    def online(self) -> list[LogDirectory]:
+        return [directory for directory in self if directory.failure is None]
+
+    def loaded(self) -> list[LogDirectory]:
+        return [directory for directory in self.online() if directory.loaded]
+
+    def offline(self) -> list[str]:
+        return [directory.path for directory in self if directory.failure is not None]
+
+    def by_load(self) -> list[LogDirectory]:
+        """Those that work, the one with the fewest logs first."""
+        return sorted(self.online(), key=lambda directory: directory.log_count)
+
+    def lock(self) -> None:
+        """ConfigError if another process has one of them, or none can be used; one that cannot is offline."""
+        for directory in self:
+            try:
+                directory.lock()
+            except BlockingIOError:
+                self.unlock()
+                raise ConfigError(
+                    f"log.dirs: {directory.path} is in use by another process (its .lock is held): "
+                    f"every broker needs directories of its own"
+                ) from None
+            except OSError as error:
+                directory.failure = error
+        if not self.online():
+            reasons = "; ".join(str(directory.failure) for directory in self)
+            raise ConfigError(f"log.dirs: none of {', '.join(self._all)} can be used: {reasons}")
+
+    def unlock(self) -> None:
+        for directory in self:
+            directory.unlock()
+
+    def read_meta(self) -> MetaProperties:
+        """What they agree on; ConfigError where they contradict each other."""
+        known: dict[MetaProperties, str] = {}
+        for directory in self.online():
+            meta = directory.read_meta()
+            if meta is not None:
+                known.setdefault(meta, directory.path)
+        if len(known) > 1:
+            said = "; ".join(f"{path} of broker {m.broker_id} in cluster {m.cluster_id}" for m, path in known.items())
+            raise ConfigError(f"log.dirs: the directories belong to different brokers or clusters: {said}")
+        return next(iter(known), MetaProperties(None, None))
+
+    def verify_and_write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
+        """ConfigError for directories of another broker or cluster; written where it is missing."""
+        meta = self.read_meta()
+        where = ", ".join(directory.path for directory in self.online())
+        if meta.cluster_id is not None and meta.cluster_id != cluster_id:
+            raise ConfigError(
+                f"log.dirs: {where} belongs to cluster {meta.cluster_id}, but zookeeper.connect leads to cluster "
+                f"{cluster_id}: point it at the right cluster, or use empty directories"
+            )
+        if meta.broker_id is not None and meta.broker_id != broker_id:
+            raise ConfigError(
+                f"log.dirs: {where} belongs to broker {meta.broker_id}, but broker.id is {broker_id}: "
+                f"use that id, or empty directories"
+            )
+        for directory in self.online():
+            if directory.read_meta() != MetaProperties(broker_id, cluster_id):
+                directory.write_meta(broker_id, cluster_id)
+
+    def survey(self) -> dict[LogDirectory, list[tuple[str, PartitionDirectory]]]:
+        """Every partition directory, before anything is touched: a partition in two places, or a directory that is
+        none, stops the start. A log directory that cannot be listed is offline."""
+        found: dict[LogDirectory, list[tuple[str, PartitionDirectory]]] = {}
+        home: dict[TopicPartition, str] = {}
+        for directory in self.online():
+            try:
+                found[directory] = directory.partitions()
+            except OSError as error:
+                directory.failure = error
+                continue
+            for path, (partition, kind) in found[directory]:
+                if kind is not Kind.CURRENT:
+                    continue
+                if partition in home:
+                    raise ConfigError(f"log.dirs: {partition} exists twice, {home[partition]} and {path}: remove one")
+                home[partition] = path
+        return found

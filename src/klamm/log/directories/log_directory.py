@@ -1,0 +1,175 @@
+"""One log directory: its lock, its checkpoints, its clean-shutdown marker, and the names of what is in it.
+
+A directory that fails once stays offline until the next start. Names: `<topic>-<partition>`, with `.<32 hex>-delete`
+while it waits for removal and `.<32 hex>-future` while a replica moves between directories; what later Kafka versions
+leave beside them is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from klamm.log.directories.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    MetaProperties,
+    read_meta,
+    read_offsets,
+    write_meta,
+    write_offsets,
+)
+from klamm.model.errors import ConfigError, ErrorCode, KafkaError
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.ports import Disk
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray))?")
+_SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
+NAME_MAX: Final = 255
+
+
+class Kind(Enum):
+    CURRENT = "current"
+    DELETE = "delete"
+    FUTURE = "future"
+    STRAY = "stray"
+
+
+class PartitionDirectory(NamedTuple):
+    partition: TopicPartition
+    kind: Kind
+
+
+def parse_name(name: str) -> PartitionDirectory | None:
+    """
+    >>> parse_name("a-b-3")
+    PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<Kind.CURRENT: 'current'>)
+    >>> parse_name("no partition") is None
+    True
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    partition = TopicPartition(match["topic"], int(match["partition"]))
+    return PartitionDirectory(partition, Kind(match["kind"] or "current"))
+
+
+def deleted_name(partition: TopicPartition, unique: str) -> str:
+    """The topic is cut so that the name fits a file system.
+
+    >>> len(deleted_name(TopicPartition("t" * 249, 0), "0" * 32))
+    255
+    """
+    suffix = f"-{partition.partition}.{unique}-delete"
+    return partition.topic[: NAME_MAX - len(suffix)] + suffix
+
+
+def future_name(partition: TopicPartition, unique: str) -> str:
+    """Not cut: the partition must be read from it. INVALID_TOPIC_EXCEPTION where no file system would take it."""
+    name = f"{partition}.{unique}-future"
+    if len(name) > NAME_MAX:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is longer than {NAME_MAX} characters")
+    return name
+
+
+class Past(NamedTuple):
+    """What the last life of the broker left beside the logs."""
+
+    clean: bool
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+    cleaner_offsets: dict[TopicPartition, int]
+
+
+class LogDirectory:
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.failure: OSError | None = None
+        """Why it is offline."""
+        self.loaded = False
+        """Before that its checkpoints must not be rewritten: they would lose the logs that are still to come."""
+        self.log_count = 0
+        self._release: Callable[[], None] | None = None
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def lock(self) -> None:
+        """Raises BlockingIOError if another process has it."""
+        self._disk.make_directories(self.path)
+        self._release = self._disk.lock(self.file(LOCK))
+
+    def unlock(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def read_meta(self) -> MetaProperties | None:
+        return read_meta(self._disk, self.file(META_PROPERTIES))
+
+    def write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
+        write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
+
+    def take_past(self) -> Past:
+        """The clean-shutdown marker goes *before* loading (KAFKA-10471): a crash while loading is an unclean stop."""
+        path = self.file(CLEAN_SHUTDOWN)
+        clean = self._disk.exists(path)
+        if clean:
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
+        return Past(
+            clean,
+            self._read_tolerantly(RECOVERY_POINTS),
+            self._read_tolerantly(LOG_START_OFFSETS),
+            self._read_tolerantly(HIGH_WATERMARKS),
+            self._read_tolerantly(CLEANER_OFFSETS),
+        )
+
+    def _read_tolerantly(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint that cannot be read promises nothing: recovery and cleaning begin at the start, and there is the
+        high watermark."""
+        try:
+            return read_offsets(self._disk, self.file(name))
+        except KafkaError as error:
+            logger.error("%s: going on without it", error)
+            return {}
+
+    def leave_clean_marker(self) -> None:
+        self._disk.write_atomically(self.file(CLEAN_SHUTDOWN), b"")
+
+    def partitions(self) -> list[tuple[str, PartitionDirectory]]:
+        """Path and meaning of every partition directory. A directory that is none stops the start, as in Kafka."""
+        found = []
+        for name in self._disk.list(self.path):
+            path = self.file(name)
+            if name in _SKIPPED or not self._disk.is_directory(path):
+                continue
+            parsed = parse_name(name)
+            if parsed is None:
+                raise ConfigError(f"{path} is no partition directory: remove it from the log directory")
+            found.append((path, parsed))
+        return found
+
+    def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._disk, self.file(RECOVERY_POINTS), offsets)
+
+    def write_log_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._disk, self.file(LOG_START_OFFSETS), offsets)
+
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._disk, self.file(HIGH_WATERMARKS), offsets)
+
+    def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self._disk, self.file(CLEANER_OFFSETS), offsets)

@@ -1,0 +1,92 @@
+"""When the offsets of all logs of a directory are written beside them: recovery points, log starts, high watermarks.
+
+High watermarks are many and often, so they are written off the loop. Recovery points and log starts are written in the
+loop: a truncation writes the same files, and the later of the two must win.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from klamm.log.directories.log_directories import LogDirectories
+from klamm.log.directories.log_directory import LogDirectory
+from klamm.log.log import Log
+from klamm.model.ids import TopicPartition
+from klamm.model.ports import Disk
+
+
+class OffsetCheckpoints:
+    def __init__(
+        self,
+        disk: Disk,
+        directories: LogDirectories,
+        logs_in: Callable[[LogDirectory], list[Log]],
+        on_failure: Callable[[LogDirectory, OSError], None],
+    ) -> None:
+        self._disk = disk
+        self._directories = directories
+        self._logs_in = logs_in
+        self._on_failure = on_failure
+        self._writing: asyncio.Task[None] | None = None
+        self._again = False
+
+    def write_high_watermarks(self) -> asyncio.Task[None]:
+        """Off the loop, one write at a time; the task ends when what was asked for is on disk."""
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_high_watermarks())
+        else:
+            self._again = True
+        return self._writing
+
+    async def _write_high_watermarks(self) -> None:
+        try:
+            while True:
+                self._again = False
+                for directory in self._directories.loaded():
+                    offsets = self._high_watermarks(directory)
+                    try:
+                        await self._disk.run(lambda d=directory, o=offsets: d.write_high_watermarks(o))  # type: ignore[misc]
+                    except OSError as error:
+                        self._on_failure(directory, error)
+                if not self._again:
+                    return
+        finally:
+            self._writing = None
+
+    async def settled(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    def write_offsets(self) -> None:
+        """Recovery points, and log start offsets where they are not simply the first segment's."""
+        for directory in self._directories.loaded():
+            self.guarded(directory, self._write_offsets)
+
+    def write_all(self, directory: LogDirectory) -> None:
+        """Raises OSError."""
+        self._write_offsets(directory)
+        directory.write_high_watermarks(self._high_watermarks(directory))
+
+    def write_recovery_points(self, directory: LogDirectory) -> None:
+        """Raises OSError."""
+        directory.write_recovery_points({log.topic_partition: log.recovery_point for log in self._logs_in(directory)})
+
+    def guarded(self, directory: LogDirectory, write: Callable[[LogDirectory], None]) -> None:
+        try:
+            write(directory)
+        except OSError as error:
+            self._on_failure(directory, error)
+
+    def _write_offsets(self, directory: LogDirectory) -> None:
+        self.write_recovery_points(directory)
+        directory.write_log_start_offsets(
+            {
+                log.topic_partition: log.log_start_offset
+                for log in self._logs_in(directory)
+                if log.log_start_offset > log.segments.first.base_offset
+            }
+        )
+
+    def _high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {log.topic_partition: log.high_watermark for log in self._logs_in(directory)}

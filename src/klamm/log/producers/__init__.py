@@ -1,0 +1,1 @@
+"""What a partition knows about its producers, in memory and in Kafka's snapshot files."""

@@ -1,0 +1,148 @@
+"""A service behind a listener: what it takes to reach one of our servers, and the transport's way to the service.
+
+It speaks through the network port, so it serves a real network as well as a simulated one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Final, cast
+
+from klamm.model.ports import Listening, Network
+from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.server.service import ZooKeeperService
+
+HANDSHAKE_SECONDS_MAX: Final = 10.0
+"""ZooKeeper's own patience with a connection that does not ask for a session."""
+
+
+class AcceptingServer(ABC):
+    def __init__(self, service: ZooKeeperService, network: Network) -> None:
+        self.service = service
+        self.host = ""
+        self._network = network
+        self._listening: Listening | None = None
+
+    @property
+    def port(self) -> int:
+        assert self._listening is not None, "not started"
+        return self._listening.port
+
+    @property
+    def address(self) -> str:
+        """As in a connect string."""
+        return f"{self.host}:{self.port}"
+
+    @abstractmethod
+    def watch_expiry(self) -> None:
+        """There may be a session that ends before all that are known."""
+
+    @abstractmethod
+    def watch_containers(self) -> None:
+        """There may be the first container."""
+
+    async def _listen(self, host: str, port: int) -> None:
+        self.host = host
+        self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
+
+    async def _hang_up(self) -> None:
+        """Close the listener and every connection."""
+        if self._listening is not None:
+            self._listening.close()
+            self.service.close_all()
+            await self._listening.wait_closed()
+            self._listening = None
+
+
+class AcceptedConnection(asyncio.Protocol):
+    """A transport's way to the service. Holds frames back by the seeded delay, stops reading from who does not read."""
+
+    def __init__(self, server: AcceptingServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connection: ServerConnection | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._held: deque[bytes | None] = deque()  # frames on their way, None for the end
+        self._release_at = 0.0
+
+    # --- asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
+        peer = transport.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) and peer else "127.0.0.1"
+        self._connection = self._server.service.connection(self, address)
+        self._handshake = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._connection is not None
+        self._connection.data_received(data)
+        if self._handshake is not None and self._connection.session is not None:
+            self._handshake.cancel()
+            self._handshake = None
+            self._server.watch_expiry()
+        self._server.watch_containers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self._held.clear()
+        if self._connection is not None:
+            self._connection.connection_lost()
+
+    def pause_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # --- Sink --------------------------------------------------------------------------------------------------------
+
+    def send(self, frames: list[bytes]) -> None:
+        faults = self._server.service.faults
+        if faults is None:
+            self._write(b"".join(frames))
+            return
+        for frame in frames:
+            self._hold(frame, faults.reply_delay())
+
+    def close(self) -> None:
+        if self._held:
+            self._hold(None, 0.0)
+        elif self._transport is not None:
+            self._transport.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        assert self._connection is not None
+        self._connection.close()
+        self._server.service.flush()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _hold(self, frame: bytes | None, delay: float) -> None:
+        """Order stays: a frame leaves at its time, but never before the one ahead of it."""
+        now = self._loop.time()
+        self._release_at = max(self._release_at, now + delay)
+        if frame is not None and not self._held and self._release_at <= now:
+            self._write(frame)
+            return
+        self._held.append(frame)
+        self._loop.call_at(self._release_at, self._release)
+
+    def _release(self) -> None:
+        if not self._held:
+            return  # the connection is gone, and with it what was held
+        frame = self._held.popleft()
+        if frame is not None:
+            self._write(frame)
+        elif self._transport is not None:
+            self._transport.close()

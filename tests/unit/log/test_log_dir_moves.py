@@ -1,0 +1,151 @@
+"""A replica moves to another directory while it is in use: nothing is lost, whatever happens to the log meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from klamm.log.directory_moves.log_dir_moves import Relocation, Relocations
+from klamm.log.disk import FileDisk
+from klamm.log.log import Log
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import LeaderEpoch
+
+from .conftest import SetClock, append
+from .test_log_manager import CONFIG, failing, one, started, tp, two
+
+__all__ = ["one", "two"]
+T0 = tp("t-0")
+
+
+def content(log: Log) -> bytes:
+    found, offset = b"", log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20, upper_bound=log.log_end_offset, at_least_one=True)
+        found, offset = found + bytes(read.records), read.next_offset
+    return found
+
+
+def relocations(disk: FileDisk, logs: object) -> Relocations:
+    return Relocations(disk, SetClock(), random.Random(2), logs)  # type: ignore[arg-type]
+
+
+async def test_everything_moves_and_the_old_directory_goes(disk: FileDisk, one: Path, two: Path) -> None:
+    async with started(disk, one, two) as logs:
+        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        for number in range(40):
+            append(log, f"record {number}")
+        log.epochs.assign(LeaderEpoch(9), log.log_end_offset)  # an epoch without records
+        log.update_high_watermark(30)
+        before, source = content(log), Path(log.directory).parent
+        target = next(d for d in logs.directories if Path(d.path) != source)
+
+        assert await relocations(disk, logs).move(T0, target)
+
+        moved = logs.get(T0)
+        assert moved is not None
+        assert moved is not log
+        assert Path(moved.directory) == Path(target.path) / "t-0"
+        assert content(moved) == before
+        assert moved.high_watermark == 30
+        assert moved.epochs.entries == log.epochs.entries
+        assert (moved.log_start_offset, moved.log_end_offset) == (log.log_start_offset, log.log_end_offset)
+        assert len(list(moved.segments)) > 1
+        assert [p.name for p in source.iterdir() if p.name.startswith("t-0") and not p.name.endswith("-delete")] == []
+        append(moved, "and on")
+    async with started(disk, one, two) as logs:
+        again = logs.get(T0)
+        assert again is not None
+        assert Path(again.directory) == Path(target.path) / "t-0"
+        assert content(again).startswith(before)
+        assert again.high_watermark == 30
+
+
+async def test_appends_and_truncations_meanwhile(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(disk, one, two) as logs:
+        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        for number in range(20):
+            append(log, f"old {number}")
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_moves.CHUNK_BYTES", 100)
+        copy_some, count = Relocation.copy_some, 0
+
+        def interfering(self: Relocation) -> bool:
+            nonlocal count
+            count += 1
+            if count == 5:
+                log.truncate_to(3)  # below what the copy has
+                for number in range(20):
+                    append(log, f"new {number}", epoch=1)
+            if count == 12:
+                append(log, "late", epoch=1)
+            return copy_some(self)
+
+        monkeypatch.setattr(Relocation, "copy_some", interfering)
+        expected_end = 24
+        assert await relocations(disk, logs).move(T0, target)
+        moved = logs.get(T0)
+        assert moved is not None
+        assert moved.log_end_offset == expected_end
+        found = content(moved)
+        assert all(word in found for word in (b"old 2", b"new 0", b"new 19", b"late"))
+        assert b"old 3" not in found
+        assert moved.epochs.entries == log.epochs.entries
+
+
+async def test_a_target_that_fails_leaves_the_replica_where_it_is(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(disk, one, two) as logs:
+        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        append(log, "kept")
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr(disk, "rename", failing)
+        assert not await relocations(disk, logs).move(T0, target)
+        assert logs.get(T0) is log
+        assert logs.offline_directories() == [target.path]
+        append(log, "and on")
+
+
+async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: object, **kwargs: object) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+
+    async with started(disk, one, two) as logs:
+        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        append(log, "kept")
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.log_manager.load_log", damaged)
+        assert not await relocations(disk, logs).move(T0, target)
+        assert logs.get(T0) is log
+    monkeypatch.undo()
+    async with started(disk, one, two) as logs:
+        again = logs.get(T0)
+        assert again is not None
+        assert again.log_end_offset == 1
+
+
+async def test_copies_of_a_former_life_are_removed(disk: FileDisk, one: Path, two: Path) -> None:
+    async with started(disk, one, two) as logs:
+        home = Path(logs.get_or_create(T0, CONFIG, is_new=True).directory).parent
+    other = two if home == one else one
+    left = other / f"t-0.{'a' * 32}-future"
+    left.mkdir()
+    async with started(disk, one, two) as logs:
+        assert logs.get(T0) is not None
+    assert not left.exists()
+
+
+async def test_a_replica_is_created_where_it_was_wished(disk: FileDisk, one: Path, two: Path) -> None:
+    async with started(disk, one, two) as logs:
+        wished = next(d for d in logs.directories if Path(d.path) == two)
+        for number in range(3):
+            logs.prefer(tp(f"t-{number}"), wished)
+        made = await logs.create_many((tp(f"t-{number}"), CONFIG, True) for number in range(3))
+        assert {Path(log.directory).parent for log in made.values()} == {two}  # type: ignore[union-attr]
