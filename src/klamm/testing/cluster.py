@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -167,7 +167,7 @@ class KlammCluster:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _wait_for(self, condition: Any, what: str, timeout: float = WAIT_SECONDS) -> Any:
+    def _wait_for(self, condition: Callable[[], T | None], what: str, timeout: float = WAIT_SECONDS) -> T:
         deadline = time.monotonic() + timeout
         while True:
             value = condition()
