@@ -66,7 +66,7 @@ def _parse_lake(text: str) -> Path:
     return Path(rest if separator else text).absolute()
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
     """Leaves through the `finally` blocks, which end the JVM; a batch under way is committed or is not."""
     raise SystemExit(128 + number)
 

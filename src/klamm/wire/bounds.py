@@ -128,7 +128,7 @@ def _field_bytes_min(field: Any, version: int, flexible: bool) -> int:
 
 
 def _skip(size: int) -> Walk:
-    def walk(view: memoryview, position: int, end: int) -> int:
+    def walk(_view: memoryview, position: int, end: int) -> int:
         if position + size > end:
             raise ProtocolError(f"the body of {end} bytes ends inside a field")
         return position + size

@@ -117,7 +117,7 @@ async def test_bad_notifications_stop_nothing(world: World, following: ConfigCha
     await eventually(lambda: "t" in world.logs.configs)
 
 
-async def test_old_notifications_are_swept_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_notifications_are_swept_away(world: World) -> None:
     path = await world.notify(config_change.encode("topics/t"))
 
     class Later(SystemClock):

@@ -327,9 +327,7 @@ async def test_a_failed_log_directory_moves_the_leaders_that_were_on_it() -> Non
         assert "/log_dir_event_notification/log_dir_event_0000000000" not in scenario.zk.tree.nodes
 
 
-async def test_a_refused_stop_replica_fails_the_deletion_and_the_timer_tries_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_refused_stop_replica_fails_the_deletion_and_the_timer_tries_again() -> None:
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1]))
         scenario.network.top_error = 77

@@ -153,9 +153,7 @@ def test_meta_properties(disk: FileDisk, one: Path, two: Path) -> None:
 
 
 @pytest.mark.case("LOG-20")
-async def test_new_logs_go_where_fewest_are(
-    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_logs_go_where_fewest_are(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
         for n in range(4):
             logs.get_or_create(TopicPartition("a", n), CONFIG, is_new=True)

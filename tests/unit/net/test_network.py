@@ -96,6 +96,6 @@ async def test_a_name_of_several_addresses_refuses_only_if_all_of_them_do(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    with pytest.raises(OSError) as failed:
+    with pytest.raises(OSError) as failed:  # noqa: PT011 -- which error it is, is asserted below
         await AsyncioNetwork().connect(asyncio.Protocol, "broker.example", port)
     assert isinstance(failed.value, ConnectionRefusedError) is refused

@@ -317,5 +317,5 @@ def _stop_replica_answered(broker: BrokerId, asked: frozenset[TopicPartition], b
     return StopReplicaResponse(broker, error, responses.refused(body), asked)
 
 
-def _nobody_waits(body: memoryview) -> None:
+def _nobody_waits(_body: memoryview) -> None:
     return None
