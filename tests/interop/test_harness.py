@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.server.child import ChildFailed
+from klamm.server.server_process import ServerNotStarted
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.zookeeper.server.child import port_is_taken, release_port, reserve_port
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, ZooKeeperNotStarted, available, four_letter_word
@@ -52,7 +52,7 @@ async def test_brokers_of_two_kafka_versions_form_one_cluster(zookeeper: Embedde
 
 async def test_a_broker_that_cannot_start_says_why(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
     broker = ApacheKafkaBroker("2.5.1", 1, zookeeper.connect_string, tmp_path, properties={"num.io.threads": "none"})
-    with pytest.raises(ChildFailed, match=r"num\.io\.threads"):
+    with pytest.raises(ServerNotStarted, match=r"num\.io\.threads"):
         await broker.start()
     assert not broker.alive
     broker.release_ports()

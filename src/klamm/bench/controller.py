@@ -323,7 +323,7 @@ def _bytecode_at_hand() -> Iterator[None]:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         try:
-            subprocess.run([sys.executable, "-c", "import klamm.cli.main, klamm.server.process"], check=True)
+            subprocess.run([sys.executable, "-c", "import klamm.cli.main, klamm.server.run_broker"], check=True)
             yield
         finally:
             os.environ.clear()

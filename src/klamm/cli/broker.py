@@ -16,7 +16,7 @@ def start(file: str, overrides: Sequence[str]) -> None:
     from klamm.wire.kafka_python import without_clients
 
     without_clients()
-    from klamm.server.process import run_broker
+    from klamm.server.run_broker import run_broker
 
     gc.freeze()
     gc.enable()

@@ -25,7 +25,7 @@ def up(
     ] = 9092,
 ) -> None:
     """Start a cluster on this machine. Ctrl-C ends it."""
-    from klamm.server.up import run_cluster
+    from klamm.server.run_cluster import run_cluster
 
     with clear_errors():
         run_cluster(brokers=brokers, zookeeper=zookeeper, data=data, port=port)
@@ -46,7 +46,7 @@ def zookeeper(
     data: Annotated[Path | None, typer.Option(help="Journal here, synced before answering; else memory only.")] = None,
 ) -> None:
     """Run our own ZooKeeper in the foreground."""
-    from klamm.server.zookeeper import run_zookeeper
+    from klamm.server.run_zookeeper import run_zookeeper
 
     del memory
     with clear_errors():

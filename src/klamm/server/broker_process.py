@@ -1,22 +1,21 @@
-"""Broker processes: one set of verbs for klamm's and, in tests, Apache Kafka's, so that any mix makes a cluster.
+"""Broker processes: klamm's own and, in tests, Apache Kafka's have the same methods, so any mix of them is a cluster.
 
-A broker is a properties file, a directory and a process. It keeps its ports over restarts, since clients look for it
-where it was, and ends with its owner whatever happens to that: the kernel sees to it (`klamm.zookeeper.server.child`).
+A broker is a properties file, a directory and a process. It keeps its ports when it restarts, because clients look for
+it where it was, and the kernel ends it with its owner (`klamm.zookeeper.server.child`).
 
-Each has two listeners: CLIENT for everybody, and INTERNAL, on which alone control requests are obeyed (design D6). Both
-kinds name them alike. That is not taste: a JVM controller looks up each broker's endpoint by the name of its own
-inter-broker listener, and finds no broker that names it otherwise.
+Each broker has two listeners: CLIENT for everyone, and INTERNAL, the only one on which it accepts control requests
+(design D6). Both kinds use the same listener names, because a JVM controller looks up each broker's endpoint by the
+name of its own inter-broker listener and cannot reach a broker that names it differently.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from klamm.server.child import ServerProcess
+from klamm.server.server_process import ServerProcess, klamm_command
 from klamm.zookeeper.server.child import release_port, reserve_port
 
 HOST: Final = "127.0.0.1"
@@ -34,7 +33,7 @@ class BrokerProcess(ServerProcess):
         *,
         port: int = 0,
     ) -> None:
-        """Without a `port` it reserves one when it first starts."""
+        """Port 0 reserves a free port at the first start."""
         super().__init__(f"broker {broker_id}", directory / "broker.log")
         self.id = broker_id
         self.zookeeper = zookeeper
@@ -45,7 +44,7 @@ class BrokerProcess(ServerProcess):
         """May be changed between two starts."""
 
     def default_properties(self) -> dict[str, str | int]:
-        """Small and quick, for one machine; of the broker's kind where the kinds differ."""
+        """Settings for a small and quick broker on one machine."""
         return {
             "broker.id": self.id,
             "zookeeper.connect": self.zookeeper,
@@ -91,5 +90,21 @@ class BrokerProcess(ServerProcess):
 
 
 class KlammBroker(BrokerProcess):
+    http_port = 0
+    """A reserved port for /metrics. 0 means no HTTP listener."""
+
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "klamm", "broker", str(self.properties_file)]
+        return klamm_command("broker", str(self.properties_file))
+
+    def default_properties(self) -> dict[str, str | int]:
+        http = {"klamm.http.listener": f"{HOST}:{self.http_port}"} if self.http_port else {}
+        return {**super().default_properties(), **http}
+
+    @property
+    def metrics_url(self) -> str:
+        assert self.http_port, "the broker was started without HTTP"
+        return f"http://{HOST}:{self.http_port}/metrics"
+
+    def release_ports(self) -> None:
+        super().release_ports()
+        release_port(self.http_port)

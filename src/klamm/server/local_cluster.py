@@ -1,13 +1,13 @@
-"""A cluster on this machine: one ZooKeeper and n broker processes, as `klamm up` and the test fixture run it.
+"""A cluster on this machine: one ZooKeeper and several broker processes, as `klamm up` and the test fixture run it.
 
-Brokers are separate processes, so that kill -9 of one is a real one.
+Brokers are separate processes, so that `kill -9` really kills one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_process import HOST, KlammBroker
-from klamm.server.child import READY_TIMEOUT, ChildFailed, KlammServer
+from klamm.server.server_process import READY_TIMEOUT, ServerNotStarted, ServerProcess, klamm_command
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, encode_request, request_class
-from klamm.zookeeper.server.child import release_port, reserve_port
+from klamm.zookeeper.server.child import reserve_port
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.server.embedded import available as embedded_available
 
@@ -28,31 +28,12 @@ METADATA_VERSION = 7
 
 Properties = Mapping[str, str]
 OWN_DIRECTORY = "{directory}"
-"""In a property: the directory of the broker that gets it."""
-
-
-class LocalBroker(KlammBroker):
-    """With metrics by HTTP if wanted, and what suits brokers on one machine."""
-
-    http_port = 0
-
-    def default_properties(self) -> dict[str, str | int]:
-        return {
-            **super().default_properties(),
-            # On one machine a controller that does not answer is gone, not slow: do not wait for it long.
-            "controlled.shutdown.retry.backoff.ms": 200,
-            "klamm.fast.failover": "true",
-            **({"klamm.http.listener": f"{HOST}:{self.http_port}"} if self.http_port else {}),
-        }
-
-    @property
-    def metrics_url(self) -> str:
-        assert self.http_port, "started without http"
-        return f"http://{HOST}:{self.http_port}/metrics"
-
-    def release_ports(self) -> None:
-        super().release_ports()
-        release_port(self.http_port)
+"""Stands in a property for the directory of the broker that gets it."""
+ON_ONE_MACHINE = {
+    # A controller that does not answer here is gone, not slow, so a broker that stops need not wait long for it.
+    "controlled.shutdown.retry.backoff.ms": "200",
+    "klamm.fast.failover": "true",
+}
 
 
 class LocalCluster:
@@ -73,11 +54,11 @@ class LocalCluster:
         self._wanted_zookeeper = zookeeper
         self._port = port
         self._durable = durable
-        self._properties = dict(properties or {})
+        self._properties = {**ON_ONE_MACHINE, **(properties or {})}
         self.zookeeper = ""
-        """HOST:PORT[/chroot] once started."""
+        """HOST:PORT[/chroot], known once started."""
         self.zookeeper_kind = ""
-        self.brokers: dict[int, LocalBroker] = {}
+        self.brokers: dict[int, KlammBroker] = {}
 
     @property
     def bootstrap(self) -> str:
@@ -85,7 +66,7 @@ class LocalCluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[LocalCluster]:
-        """Up on entry: a controller is elected and every broker answers Metadata. Down on exit, whatever happened."""
+        """On entry a controller is elected and every broker answers Metadata. On exit every process is gone."""
         async with self._running_zookeeper() as address:
             self.zookeeper = address
             for broker_id in range(1, self._broker_count + 1):
@@ -97,23 +78,23 @@ class LocalCluster:
             finally:
                 await self._stop_all()
 
-    def _broker(self, broker_id: int) -> LocalBroker:
+    def _broker(self, broker_id: int) -> KlammBroker:
         directory = self._directory / f"broker-{broker_id}"
         properties = {key: value.replace(OWN_DIRECTORY, str(directory)) for key, value in self._properties.items()}
         port = self._port + broker_id - 1 if self._port else 0
-        broker = LocalBroker(broker_id, self.zookeeper, directory, properties, port=port)
+        broker = KlammBroker(broker_id, self.zookeeper, directory, properties, port=port)
         broker.http_port = reserve_port() if self._http else 0
         return broker
 
     async def _start_all(self) -> None:
-        # One after the other would cost a start-up time each; all at once shares two cores well enough.
+        # Together, because one after the other takes as many times as long.
         results = await asyncio.gather(*(broker.start() for broker in self.brokers.values()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def _stop_all(self) -> None:
-        """All at once: leadership has nowhere to go in a cluster that ends."""
+        """Stop all at once, because in a cluster that ends leadership has nowhere to go."""
         for broker in reversed(self.brokers.values()):
             if broker.alive:
                 broker.signal(signal.SIGTERM)
@@ -143,24 +124,21 @@ class LocalCluster:
 
     @asynccontextmanager
     async def _running_memory_zookeeper(self) -> AsyncIterator[str]:
-        arguments = ["zookeeper", "--port", "0"]
-        if self._durable:
-            arguments += ["--data", str(self._directory / "zookeeper")]
-        child = KlammServer("ZooKeeper", arguments, self._directory / "zookeeper.log")
+        server = _MemoryZooKeeperProcess(self._directory, durable=self._durable)
         try:
-            yield await child.start()
+            yield await server.start()
         finally:
-            await child.stop()
+            await server.stop()
 
     async def wait_until_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Every broker that runs knows a controller and all the others that run."""
+        """Wait until every running broker knows a controller and all other running brokers."""
         try:
             async with asyncio.timeout(timeout):
                 while not await self._is_ready():
                     await asyncio.sleep(0.05)
         except TimeoutError:
             logs = self._directory / "broker-*" / "broker.log"
-            raise ChildFailed(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
+            raise ServerNotStarted(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
 
     async def _is_ready(self) -> bool:
         alive = {broker.id for broker in self.brokers.values() if broker.alive}
@@ -173,7 +151,7 @@ class LocalCluster:
         return True
 
     async def metadata(self, broker_id: int, topics: list[str] | None = None) -> Any | None:
-        """What one broker answers to Metadata (None: all topics), or None when it does not answer."""
+        """The Metadata answer of one broker, or None if it does not answer. `topics=None` asks for all topics."""
         broker = self.brokers[broker_id]
         connection = BrokerConnection(AsyncioNetwork(), HOST, broker.port, "klamm-up", SystemClock())
         cls = request_class(ApiKey.METADATA)
@@ -188,3 +166,14 @@ class LocalCluster:
             return None
         finally:
             await connection.close()
+
+
+class _MemoryZooKeeperProcess(ServerProcess):
+    """`klamm zookeeper`; its ready line names its address."""
+
+    def __init__(self, directory: Path, *, durable: bool) -> None:
+        super().__init__("ZooKeeper", directory / "zookeeper.log")
+        self._arguments = ["--data", str(directory / "zookeeper")] if durable else []
+
+    def command(self) -> Sequence[str]:
+        return klamm_command("zookeeper", "--port", "0", *self._arguments)

@@ -90,8 +90,8 @@ class ApacheKafkaBroker(BrokerProcess):
         log_config.write_text(_LOG_CONFIG.format(files="".join(files)))
         return _java(self.version, self._heap_mb, log_config, "kafka.Kafka", [str(self.properties_file)])
 
-    def last_words(self, said: str) -> str:
-        return "\n".join(said.splitlines()[-15:])
+    def last_words(self, output: str) -> str:
+        return "\n".join(output.splitlines()[-15:])
 
     def default_properties(self) -> dict[str, str | int]:
         return {

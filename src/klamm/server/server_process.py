@@ -1,4 +1,7 @@
-"""A server as a child process: started, awaited until it says that it is ready, stopped, killed, no orphan."""
+"""A server as a child process: started, awaited until it prints that it is ready, stopped or killed.
+
+It never outlives its owner (`klamm.zookeeper.server.child`).
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ READY: Final = re.compile(r"^\w+(?: \d+)? ready: (.*)$", re.MULTILINE)
 READY_TIMEOUT: Final = 60.0
 POLL: Final = 0.02
 STOP_GRACE: Final = 40.0
-"""Seconds for a controlled shutdown: three attempts five seconds apart, and the flush of the logs."""
+"""Seconds for a controlled shutdown: three attempts, five seconds apart, and the flush of the logs."""
 
 
-class ChildFailed(KlammError):
-    """The process ended or never became ready; the message carries its own last words."""
+class ServerNotStarted(KlammError):
+    """The process ended or never became ready; the message ends with the last line that it printed."""
 
 
 class ServerProcess(ABC):
-    """It may live several times; what it prints is appended to one file, in whose directory it runs."""
+    """Can be started again after it ended. Its output is appended to one file, in whose directory it runs."""
 
     ready = READY
-    """What it prints once it serves."""
+    """The line that it prints once it serves; the first group is what `start` returns."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
         self.log = log
         self._child: Child | None = None
-        self._said_before = 0
+        self._log_bytes_before = 0
 
     @abstractmethod
     def command(self) -> Sequence[str]: ...
@@ -49,53 +52,54 @@ class ServerProcess(ABC):
         return self._child is not None and self._child.returncode is None
 
     def log_text(self) -> str:
-        """All that it printed, over all its lives."""
+        """Everything that it has printed since its first start."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     async def start(self, timeout: float = READY_TIMEOUT) -> str:
-        """Returns what it said on its ready line."""
+        """Start and wait; return what its ready line says."""
         self.launch()
         return await self.wait_ready(timeout)
 
     def launch(self) -> None:
-        """Start without waiting, for whoever watches the start itself."""
-        assert not self.alive, f"{self.name} runs already"
+        """Start without waiting."""
+        assert not self.alive, f"{self.name} is already running"
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+        self._log_bytes_before = self.log.stat().st_size if self.log.exists() else 0
         self._child = start_child(self.command(), log_path=self.log, cwd=self.log.parent)
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> str:
-        """A file has no event to await, so the log is looked at; a death ends the wait at once."""
+        """Poll the log, because a file has no event to await. The end of the process ends the wait at once."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._ready(self._started())
         except TimeoutError:
             await self.kill()
-            raise ChildFailed(f"{self.name} was not ready after {timeout:.0f} s; see {self.log}") from None
+            raise ServerNotStarted(f"{self.name} was not ready after {timeout:.0f} s; see {self.log}") from None
 
     async def _ready(self, child: Child) -> str:
         while True:
             ended = child.returncode
-            said = self.log.read_bytes()[self._said_before :].decode(errors="replace")
-            if match := self.ready.search(said):
+            output = self.log.read_bytes()[self._log_bytes_before :].decode(errors="replace")
+            if match := self.ready.search(output):
                 return match[1]
             if ended is not None:
-                raise ChildFailed(f"{self.name} ended with code {ended}: {self.last_words(said)}")
+                raise ServerNotStarted(f"{self.name} ended with code {ended}: {self.last_words(output)}")
             await asyncio.sleep(POLL)
 
-    def last_words(self, said: str) -> str:
-        lines = [line for line in said.splitlines() if line.strip()]
+    def last_words(self, output: str) -> str:
+        """The part of its output that tells why it ended."""
+        lines = [line for line in output.splitlines() if line.strip()]
         return lines[-1].removeprefix("klamm: ") if lines else f"see {self.log}"
 
     async def stop(self, grace: float = STOP_GRACE) -> int:
-        """SIGTERM and wait; SIGKILL when it takes too long. Returns the exit code."""
+        """Send SIGTERM, and SIGKILL if it is still there after `grace` seconds. Return the exit code."""
         return 0 if self._child is None else await self._child.stop(grace)
 
     async def kill(self) -> int:
         return 0 if self._child is None else await self._child.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: alive for the kernel, silent for everybody else."""
+        """SIGSTOP: alive for the kernel, silent for everyone else."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -105,16 +109,9 @@ class ServerProcess(ABC):
         self._started().signal(number)
 
     def _started(self) -> Child:
-        assert self._child is not None, f"{self.name} was never started"
+        assert self._child is not None, f"{self.name} was not started"
         return self._child
 
 
-class KlammServer(ServerProcess):
-    """`klamm <arguments>`."""
-
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
-        super().__init__(name, log)
-        self._arguments = list(arguments)
-
-    def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "klamm", *self._arguments]
+def klamm_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "klamm", *arguments]
