@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from klamm.cli.app import app
 from klamm.simulation import seeds as seeds_module
 from klamm.simulation.cluster import Scenario, simulate
-from klamm.simulation.seeds import Verdict, judge_all
+from klamm.simulation.seeds import SeedResult, run_seeds
 
 RARE = (
     "controller-resigned",
@@ -37,8 +37,8 @@ RARE = (
 def test_invariants_hold_and_the_cluster_heals(scaled: Callable[[int, int], int]) -> None:
     count = scaled(50, 2_000)
     ways: Counter[str] = Counter()
-    violated: list[Verdict] = []
-    for verdict in judge_all(range(count)):
+    violated: list[SeedResult] = []
+    for verdict in run_seeds(range(count)):
         if verdict.outcome is None:
             violated.append(verdict)
         else:
@@ -82,9 +82,9 @@ def test_the_command_runs_many_seeds() -> None:
 
 
 def test_the_command_tells_what_was_violated(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Verdict(6, None, "S4", "brokers 1 and 2 both lead", 3.25, ("3.1 crash", "3.2 create /controller"))
-    judged = {5: Verdict(5, simulate(Scenario(seed=5))), 6: broken}
-    monkeypatch.setattr(seeds_module, "judge", judged.__getitem__)
+    broken = SeedResult(6, None, "S4", "brokers 1 and 2 both lead", 3.25, ("3.1 crash", "3.2 create /controller"))
+    judged = {5: SeedResult(5, simulate(Scenario(seed=5))), 6: broken}
+    monkeypatch.setattr(seeds_module, "run_seed", judged.__getitem__)
     result = CliRunner().invoke(app, ["simulate", "--seed", "5", "--seeds", "2", "--processes", "1"])
     assert result.exit_code == 1
     assert "3.2 create /controller\nseed 6: S4 violated at 3.250 s: brokers 1 and 2 both lead\n" in result.stdout
@@ -92,7 +92,7 @@ def test_the_command_tells_what_was_violated(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_command_stops_at_the_first_violation_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds_module, "judge", lambda seed: Verdict(seed, None, "S4", "two leaders"))
+    monkeypatch.setattr(seeds_module, "run_seed", lambda seed: SeedResult(seed, None, "S4", "two leaders"))
     options = ["--seed", "5", "--seeds", "9", "--processes", "1", "--fail-fast", "--json"]
     document = json.loads(CliRunner().invoke(app, ["simulate", *options]).stdout)
     assert [run["seed"] for run in document["runs"]] == [5]

@@ -13,8 +13,8 @@ from klamm.model.ids import TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.simulation import healed, invariants
 from klamm.simulation.checker import OPERATOR_SESSION, Checker, Violation, controller_epoch_of
-from klamm.simulation.healed import Metadata, Picture
-from klamm.simulation.invariants import Fence, Leadership, Wrong
+from klamm.simulation.healed import ClusterSnapshot, Metadata
+from klamm.simulation.invariants import Leadership, Problem, RequestEpochs
 from klamm.wire.apis import ApiKey
 from klamm.wire.server_connection import RequestHeader, request_head
 from klamm.zookeeper.server.tree import Node
@@ -23,11 +23,11 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 T0 = TopicPartition("t", 0)
 LED = LeaderAndIsr(1, 3, (1, 2), 5)
-SEEN = invariants.anybodys(LED)
-WHOLE = Picture({1: 10, 2: 11}, {T0: Assignment((1, 2))}, {T0: (SEEN, 4)})
+SEEN = invariants.without_controller_epoch(LED)
+WHOLE = ClusterSnapshot({1: 10, 2: 11}, {T0: Assignment((1, 2))}, {T0: (SEEN, 4)})
 CACHE = Metadata({1, 2}, {T0: (SEEN, 4, (1, 2))})
 
-PLANTED: dict[str, tuple[Callable[[], Wrong], Callable[[], Wrong]]] = {
+PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
     # What holds, and the violation next to it.
     "S4: one leader": (
         lambda: invariants.one_leader({Leadership(1, T0, 3): 1}, Leadership(1, T0, 4), 2),
@@ -90,12 +90,12 @@ PLANTED: dict[str, tuple[Callable[[], Wrong], Callable[[], Wrong]]] = {
         lambda: invariants.state_of_the_elected(T0, LED, 6),
     ),
     "S8: an older controller obeyed": (
-        lambda: invariants.request_is_current(1, Fence(9, 5), Fence(9, 5)),
-        lambda: invariants.request_is_current(1, Fence(9, 4), Fence(9, 5)),
+        lambda: invariants.request_is_current(1, RequestEpochs(9, 5), RequestEpochs(9, 5)),
+        lambda: invariants.request_is_current(1, RequestEpochs(9, 4), RequestEpochs(9, 5)),
     ),
     "S8: a request to a former life obeyed": (
-        lambda: invariants.request_is_current(1, Fence(-1, 5), Fence(9, 5)),
-        lambda: invariants.request_is_current(1, Fence(8, 5), Fence(9, 5)),
+        lambda: invariants.request_is_current(1, RequestEpochs(-1, 5), RequestEpochs(9, 5)),
+        lambda: invariants.request_is_current(1, RequestEpochs(8, 5), RequestEpochs(9, 5)),
     ),
     "S8: an older leader epoch obeyed": (
         lambda: invariants.order_is_newer(1, T0, 4, 3),
@@ -178,8 +178,8 @@ PLANTED: dict[str, tuple[Callable[[], Wrong], Callable[[], Wrong]]] = {
         lambda: healed.metadata_is_zookeeper(2, CACHE._replace(partitions={}), WHOLE),
     ),
     "E1: a deleted topic in a cache": (
-        lambda: healed.metadata_is_zookeeper(2, CACHE, Picture(WHOLE.brokers, {}, {}), {"t"}),
-        lambda: healed.metadata_is_zookeeper(2, CACHE, Picture(WHOLE.brokers, {}, {})),
+        lambda: healed.metadata_is_zookeeper(2, CACHE, ClusterSnapshot(WHOLE.brokers, {}, {}), {"t"}),
+        lambda: healed.metadata_is_zookeeper(2, CACHE, ClusterSnapshot(WHOLE.brokers, {}, {})),
     ),
     "E1: a topic in a cache that was deleted unheard, and is there again": (
         lambda: healed.metadata_is_zookeeper(2, CACHE, WHOLE, {"t"}),
@@ -366,7 +366,7 @@ def test_orders_and_stops() -> None:
     with pytest.raises(Violation, match="S8"):
         checker.on_order(1, T0, (LED, 0), 3)
     with pytest.raises(Violation, match="S8"):
-        checker.on_obeyed(1, ApiKey.STOP_REPLICA, Fence(8, 5), Fence(9, 5))
+        checker.on_obeyed(1, ApiKey.STOP_REPLICA, RequestEpochs(8, 5), RequestEpochs(9, 5))
     with pytest.raises(Violation, match="S8"):
         checker.on_stop(1, T0, 2, 3, delete=False)
 

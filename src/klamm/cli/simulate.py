@@ -22,11 +22,11 @@ def simulate(
 
     A violated invariant ends its run and the command with 1: the seed, the invariant and the last events are printed.
     """
-    from klamm.simulation.seeds import judge_all
+    from klamm.simulation.seeds import run_seeds
 
     logging.disable(logging.CRITICAL)
     verdicts = []
-    for verdict in judge_all(range(seed, seed + seeds), processes):
+    for verdict in run_seeds(range(seed, seed + seeds), processes):
         verdicts.append(verdict)
         if not json:
             typer.echo(_as_text(verdict) if seeds == 1 or not verdict.holds else str(verdict))

@@ -31,7 +31,7 @@ from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.simulation.checker import Checker
 from klamm.simulation.healed import Metadata
-from klamm.simulation.invariants import Fence, anybodys
+from klamm.simulation.invariants import RequestEpochs, without_controller_epoch
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import CloseConnection, ProtocolError
@@ -47,7 +47,7 @@ class Role(NamedTuple):
     replicas: tuple[BrokerId, ...]
 
 
-class Trouble:
+class RequestFaults:
     """How this broker's network behaves; changed while it runs."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Trouble:
 
 
 class SimulatedBroker:
-    def __init__(self, broker: BrokerId, rng: random.Random, checker: Checker, trouble: Trouble) -> None:
+    def __init__(self, broker: BrokerId, rng: random.Random, checker: Checker, faults: RequestFaults) -> None:
         self.id = broker
         self._random = rng
         self._checker = checker
-        self._trouble = trouble
+        self._faults = faults
         self.epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
         self.roles: dict[TopicPartition, Role] = {}
@@ -95,16 +95,16 @@ class SimulatedBroker:
         if header.api_key not in _OBEYED:
             raise ProtocolError(f"{header.api_key.name} is not simulated")
         request = decode_request(header.api_key, header.api_version, body)
-        if self._random.random() < self._trouble.lose_request:
+        if self._random.random() < self._faults.lose_request:
             raise CloseConnection("the request got lost")
-        if self._trouble.seconds_late:
-            await asyncio.sleep(self._random.uniform(0, self._trouble.seconds_late))
+        if self._faults.seconds_late:
+            await asyncio.sleep(self._random.uniform(0, self._faults.seconds_late))
         try:
             response = self._obey(header.api_key, request)
         except Exception as error:
             self._checker.fail(error)  # the listener would only log it
             raise
-        if self._random.random() < self._trouble.lose_reply:
+        if self._random.random() < self._faults.lose_reply:
             raise CloseConnection("the answer got lost")
         return [encode_response(response, header.api_version)]
 
@@ -127,8 +127,8 @@ class SimulatedBroker:
         return response
 
     def _fence(self, api_key: ApiKey, request: Any) -> ErrorCode:
-        asked = Fence(BrokerEpoch(request.broker_epoch), ControllerEpoch(request.controller_epoch))
-        known = Fence(self.epoch, self.controller_epoch)
+        asked = RequestEpochs(BrokerEpoch(request.broker_epoch), ControllerEpoch(request.controller_epoch))
+        known = RequestEpochs(self.epoch, self.controller_epoch)
         if asked.broker_epoch != UNKNOWN_BROKER_EPOCH and asked.broker_epoch < known.broker_epoch:
             self._checker.reached("stale broker epoch refused")
             return ErrorCode.STALE_BROKER_EPOCH
@@ -146,7 +146,11 @@ class SimulatedBroker:
             if entry.leader == LEADER_DURING_DELETE:
                 self._metadata.pop(name, None)
             else:
-                self._metadata[name] = (anybodys(_state_of(entry)), entry.zk_version, tuple(entry.replicas))
+                self._metadata[name] = (
+                    without_controller_epoch(_state_of(entry)),
+                    entry.zk_version,
+                    tuple(entry.replicas),
+                )
 
     def _follow_order(self, topic: str, entry: Any) -> tuple[TopicPartition, ErrorCode]:
         name, state = TopicPartition(topic, entry.partition_index), _state_of(entry)

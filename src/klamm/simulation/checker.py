@@ -26,7 +26,7 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Clock
 from klamm.simulation import invariants
 from klamm.simulation.healed import Metadata, name_of_state
-from klamm.simulation.invariants import Fence, Leadership, Wrong
+from klamm.simulation.invariants import Leadership, Problem, RequestEpochs
 from klamm.wire.apis import ApiKey
 from klamm.zookeeper.server.tree import Node
 from klamm.zookeeper.znodes import broker_id, delete_topics, partition_state
@@ -98,7 +98,7 @@ class Checker:
     def reached(self, way: str) -> None:
         self.ways[way] += 1
 
-    def require(self, invariant: str, wrong: Wrong) -> None:
+    def require(self, invariant: str, wrong: Problem) -> None:
         if wrong is not None:
             raise Violation(invariant, wrong, self._clock.monotonic(), self._last)
 
@@ -202,7 +202,7 @@ class Checker:
             return  # the operator's junk
         known = self._states.get(name)
         self._states[name] = (after, node.version)
-        self._written.setdefault(name, set()).add((invariants.anybodys(after), node.version))
+        self._written.setdefault(name, set()).add((invariants.without_controller_epoch(after), node.version))
         if session == OPERATOR_SESSION:
             return
         assigned = self._assigned.get(name.topic, {}).get(name.partition)
@@ -228,7 +228,7 @@ class Checker:
             except Violation as error:
                 self.fail(error)
 
-    def on_obeyed(self, broker: BrokerId, api_key: ApiKey, request: Fence, known: Fence) -> None:
+    def on_obeyed(self, broker: BrokerId, api_key: ApiKey, request: RequestEpochs, known: RequestEpochs) -> None:
         self.note(broker, "obeys", api_key.name, *request)
         self.require("S8", invariants.request_is_current(broker, request, known))
 

@@ -1,4 +1,4 @@
-"""A cluster in virtual time: our ZooKeeper, nodes with a real controller and a simulated broker each, an operator.
+"""A cluster in virtual time: our ZooKeeper, processes with a real controller and a simulated broker each, an operator.
 
 Everything random comes from one seed: delays, faults, who crashes when, what the operator does, and which kinds of all
 that this seed knows at all: runs in which everything happens hide what few things together would show. The code under
@@ -20,12 +20,12 @@ from klamm.model.events import Decision
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.simulation import healed
 from klamm.simulation.checker import Checker, Violation
-from klamm.simulation.hands import Hands
+from klamm.simulation.failures import Failures
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
 from klamm.simulation.network import SimulatedNetwork
-from klamm.simulation.node import FOLLOWER_HOST, ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
 from klamm.simulation.operator import Operator
-from klamm.simulation.trouble import Troubles
+from klamm.simulation.process import FOLLOWER_HOST, ZOOKEEPER_HOST, ZOOKEEPER_PORT, SimulatedProcess
+from klamm.simulation.tree_access import TreeAccess
 from klamm.zookeeper.server.faults import SeededFaults
 from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -38,7 +38,7 @@ T = TypeVar("T")
 BEGIN_SECONDS: Final = 2.0
 CREATED_AT_ONCE: Final = 2
 HEALING_SECONDS_MAX: Final = 150.0
-"""The slow retry comes every 30 s, a call times out after 30 s, a crashed node is back after 12 s."""
+"""The slow retry comes every 30 s, a call times out after 30 s, a crashed process is back after 12 s."""
 KIND_IS_ON: Final = 0.6
 CLOSE_UPON_ANOTHER: Final = 0.4
 CLOSE_SECONDS: Final = 0.3
@@ -50,7 +50,7 @@ class Scenario:
     """A workload and its faults, as data."""
 
     seed: int
-    nodes: int = 0
+    brokers: int = 0
     """0: three to five, by the seed."""
     partitions: int = 3
     happenings: int = 32
@@ -58,7 +58,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunSummary:
     seed: int
     digest: str
     events: int
@@ -95,31 +95,31 @@ class SimulatedCluster:
         self.follower_lag = rng.choice((0.0, 0.0, 0.05, 0.5))
         """Seconds that a second ZooKeeper server may be behind; 0: there is none."""
         self.zookeepers = (ZOOKEEPER_HOST, FOLLOWER_HOST) if self.follower_lag else (ZOOKEEPER_HOST,)
-        self.hands = Hands(self.server.service)
-        self.checker = Checker(self.clock, self.hands.nodes, self._on_decision)
+        self.tree = TreeAccess(self.server.service)
+        self.checker = Checker(self.clock, self.tree.nodes, self._on_decision)
         self._deleted_unheard: set[str] = set()
-        count = scenario.nodes or self.random.choice((3, 3, 4, 5))
-        self.nodes = [Node(self, BrokerId(number)) for number in range(1, count + 1)]
-        self._by_host = {node.host: node for node in self.nodes}
-        self._by_id = {node.id: node for node in self.nodes}
-        self._calls: dict[int, tuple[str, Node, int]] = {}
+        count = scenario.brokers or self.random.choice((3, 3, 4, 5))
+        self.processes = [SimulatedProcess(self, BrokerId(number)) for number in range(1, count + 1)]
+        self._by_host = {process.host: process for process in self.processes}
+        self._by_id = {process.id: process for process in self.processes}
+        self._calls: dict[int, tuple[str, SimulatedProcess, int]] = {}
         """What was asked, of whom, in which life of it."""
         self._calls_made = 0
         self.operator = Operator(self)
-        self.troubles = Troubles(self)
+        self.failures = Failures(self)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunSummary:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.server.running(ZOOKEEPER_HOST, ZOOKEEPER_PORT))
             if self.follower_lag:
                 await stack.enter_async_context(self._follower().running(FOLLOWER_HOST, ZOOKEEPER_PORT))
             stack.push_async_callback(self._kill_all)
-            for node in self.nodes:
-                node.start()
+            for process in self.processes:
+                process.start()
             await self._let_things_happen()
             await self._heal()
             self.checker.note("end", self._loop.turns)
-            return Outcome(
+            return RunSummary(
                 self.scenario.seed,
                 self.checker.digest,
                 self.checker.events,
@@ -138,9 +138,9 @@ class SimulatedCluster:
         )
 
     async def _kill_all(self) -> None:
-        for node in self.nodes:
-            if node.runs:
-                await node.kill()
+        for process in self.processes:
+            if process.runs:
+                await process.kill()
 
     async def _let_things_happen(self) -> None:
         happenings = self._chosen()
@@ -168,12 +168,12 @@ class SimulatedCluster:
     def _chosen(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Kinds of this seed: some, each alone as likely as another; to ask and to fail in equal parts."""
         asked = [(name, _as_coroutine(action)) for name, action in self.operator.actions().items()]
-        failing = list(self.troubles.kinds().items())
+        failing = list(self.failures.kinds().items())
         some_asked = [entry for entry in asked if self.random.random() < KIND_IS_ON] or asked
         some_failing = [entry for entry in failing if self.random.random() < KIND_IS_ON] or failing
         return some_asked * len(some_failing) + some_failing * len(some_asked)
 
-    # --- what nodes and people ask of the world ---
+    # --- what processes and people ask of the world ---
 
     def fetches(self, follower: BrokerId, leader: BrokerId, name: TopicPartition, epoch: LeaderEpoch) -> bool:
         one, other = self._by_id.get(follower), self._by_id[leader]
@@ -182,25 +182,25 @@ class SimulatedCluster:
         reached = self.network.reaches(one.host, other.host) and self.network.reaches(other.host, one.host)
         return reached and one.broker.follows(leader, name, epoch)
 
-    async def call(self, what: str, node: Node, work: Awaitable[T]) -> T:
-        """A request to a node's controller. Everybody gets an answer, or the node has died."""
+    async def call(self, what: str, process: SimulatedProcess, work: Awaitable[T]) -> T:
+        """A request to a process's controller. Everybody gets an answer, or the process has died."""
         self._calls_made += 1
         number = self._calls_made
-        self._calls[number] = (what, node, node.life)
+        self._calls[number] = (what, process, process.life)
         try:
             return await work
         finally:
             del self._calls[number]
 
     def unanswered(self) -> list[str]:
-        return [what for what, node, life in self._calls.values() if node.life == life and node.runs]
+        return [what for what, process, life in self._calls.values() if process.life == life and process.runs]
 
     def _on_sent(self, source: str, target: str, data: bytes) -> None:
-        node = self._by_host.get(source)
-        if node is not None and target in self._by_host:
+        process = self._by_host.get(source)
+        if process is not None and target in self._by_host:
             epoch: ControllerEpoch | None = None
-            if node.controller is not None and node.controller.is_active:
-                epoch = node.controller.controller_epoch
+            if process.controller is not None and process.controller.is_active:
+                epoch = process.controller.controller_epoch
             self.checker.on_sent(source, data, epoch)
 
     def _on_decision(self, record: Decision) -> None:
@@ -208,31 +208,33 @@ class SimulatedCluster:
         if record.event == "topic-deleted":
             acting = self._by_id[record.broker].controller
             known = acting.statistics().live_brokers if acting is not None else ()
-            registered = self.hands.children(broker_id.PARENT)
-            unknown = [node for node in self.nodes if node.id not in known or str(node.id) not in registered]
-            if any(node.broker is not None for node in unknown):
+            registered = self.tree.children(broker_id.PARENT)
+            unknown = [
+                process for process in self.processes if process.id not in known or str(process.id) not in registered
+            ]
+            if any(process.broker is not None for process in unknown):
                 self._deleted_unheard.add(record.detail)
 
     def _on_write(self, kind: str, path: str, session: int) -> None:
         self.checker.on_write(kind, path, session)
         if kind == "delete" and path.startswith(f"{broker_id.PARENT}/"):
-            for node in self.nodes:
-                if node.broker is not None and path == broker_id.path(node.id):
+            for process in self.processes:
+                if process.broker is not None and path == broker_id.path(process.id):
                     # What waits for it is dropped, and with it the word that a topic is gone.
-                    cached = {name.topic for name in node.broker.metadata.partitions}
-                    self._deleted_unheard |= {t for t in cached if topic_znode.path(t) not in self.hands.nodes}
+                    cached = {name.topic for name in process.broker.metadata.partitions}
+                    self._deleted_unheard |= {t for t in cached if topic_znode.path(t) not in self.tree.nodes}
 
     # --- looking ---
 
     def look(self) -> None:
         """Between two events: raise what was found meanwhile, and see that nobody keeps what he must not."""
         self.checker.raise_violation()
-        for node in self.nodes:
-            if node.controller is not None:
-                self.checker.on_controller(node.id, is_active=node.acts, gauges=partial(gauges_of, node))
-                self._look_at_brokers_of(node)
+        for process in self.processes:
+            if process.controller is not None:
+                self.checker.on_controller(process.id, is_active=process.acts, gauges=partial(gauges_of, process))
+                self._look_at_brokers_of(process)
 
-    def _look_at_brokers_of(self, acting: Node) -> None:
+    def _look_at_brokers_of(self, acting: SimulatedProcess) -> None:
         """Unless they are about to hear more, or somebody newer than this controller has spoken to them."""
         term = acting.term_at_rest
         if term is None:
@@ -249,16 +251,16 @@ class SimulatedCluster:
     async def _heal(self) -> None:
         """No more faults, everybody runs, the operator has mended what only people can: then all must come right."""
         await asyncio.sleep(1)  # what was begun last has begun
-        await self.troubles.end()
+        await self.failures.end()
         self.faults.lose_request = self.faults.lose_reply = 0.0
         self.faults.delay_max = 0.02
         self.operator.mend()
         if self.operator.edited_states:
             self.operator.move_controller()  # nobody watches states: who edits them has them loaded again
-        for node in self.nodes:
-            if node.offline():
-                await node.leave()
-            node.start()
+        for process in self.processes:
+            if process.offline():
+                await process.leave()
+            process.start()
         deadline = self.clock.monotonic() + HEALING_SECONDS_MAX
         while True:
             await asyncio.sleep(1)
@@ -271,41 +273,41 @@ class SimulatedCluster:
 
     def _wrong(self) -> tuple[str, str] | None:
         """Which of E1, E3 and E4 does not hold, and why."""
-        picture = healed.of_zookeeper(self.hands.nodes)
-        active = [node for node in self.nodes if node.acts]
-        running = [node.id for node in self.nodes if node.runs]
+        picture = healed.of_zookeeper(self.tree.nodes)
+        active = [process for process in self.processes if process.acts]
+        running = [process.id for process in self.processes if process.runs]
         found = [
-            ("E1", healed.one_controller([node.id for node in active], self._named_controller())),
+            ("E1", healed.one_controller([process.id for process in active], self._named_controller())),
             ("E1", healed.everybody_is_registered(running, picture)),
-            ("E3", healed.nothing_is_left(self.hands.nodes, picture)),
+            ("E3", healed.nothing_is_left(self.tree.nodes, picture)),
             ("E1", healed.every_partition_is_led(picture)),
             ("E4", healed.every_call_is_answered(self.unanswered())),
         ]
-        for node in active:
-            assert node.controller is not None
-            term = node.controller._term
+        for process in active:
+            assert process.controller is not None
+            term = process.controller._term
             assert term is not None
             found.append(("E1", healed.context_is_zookeeper(healed.of_context(term.context), picture)))
         removed = self.operator.removed_by_hand | self._deleted_unheard
         found += [
-            ("E1", healed.metadata_is_zookeeper(node.id, node.broker.metadata, picture, removed))
-            for node in self.nodes
-            if node.broker is not None
+            ("E1", healed.metadata_is_zookeeper(process.id, process.broker.metadata, picture, removed))
+            for process in self.processes
+            if process.broker is not None
         ]
         return next(((invariant, wrong) for invariant, wrong in found if wrong is not None), None)
 
     def _named_controller(self) -> BrokerId | None:
         try:
-            return controller_znode.decode(controller_znode.PATH, self.hands.read(controller_znode.PATH))
+            return controller_znode.decode(controller_znode.PATH, self.tree.read(controller_znode.PATH))
         except ZNodeError:
             return None
 
 
-def gauges_of(node: Node) -> dict[str, float]:
+def gauges_of(process: SimulatedProcess) -> dict[str, float]:
     """What its controller counts, of the cluster and of requests that wait."""
     return {
-        str(name): node.metrics.value(name.group, name.type, name.name, **dict(name.tags))
-        for name in node.metrics.names()
+        str(name): process.metrics.value(name.group, name.type, name.name, **dict(name.tags))
+        for name in process.metrics.names()
         if name.type in ("KafkaController", "ControllerChannelManager") and name.name not in NO_CONTENT
     }
 
@@ -321,13 +323,13 @@ def _as_coroutine(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
     return act
 
 
-def simulate(scenario: Scenario) -> Outcome:
+def simulate(scenario: Scenario) -> RunSummary:
     """Run one scenario to its end. Raises Violation when an invariant breaks."""
 
-    async def main() -> Outcome:
+    async def main() -> RunSummary:
         return await SimulatedCluster(scenario).run()
 
     return run_in_virtual_time(main())
 
 
-__all__ = ["Outcome", "Scenario", "SimulatedCluster", "Violation", "simulate"]
+__all__ = ["RunSummary", "Scenario", "SimulatedCluster", "Violation", "simulate"]

@@ -1,6 +1,6 @@
 """What must hold once the world is whole again (E1, E3, E4), each a pure function over pictures of it.
 
-A `Picture` is what ZooKeeper, a controller's context and each broker's metadata must agree on.
+A `ClusterSnapshot` is what ZooKeeper, a controller's context and each broker's metadata must agree on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from klamm.controller.context.controller_context import ControllerContext
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.simulation.invariants import Wrong, anybodys
+from klamm.simulation.invariants import Problem, without_controller_epoch
 from klamm.zookeeper.server.tree import Node
 from klamm.zookeeper.znodes import (
     broker_id,
@@ -31,11 +31,11 @@ ASKED: Final = (reassign_partitions.PATH, preferred_replica_election.PATH)
 ASKED_BELOW: Final = tuple(f"{p}/" for p in (delete_topics.PARENT, isr_change.PARENT, log_dir_event.PARENT))
 
 
-class Picture(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     brokers: Mapping[BrokerId, BrokerEpoch]
     assignments: Mapping[TopicPartition, Assignment]
     states: Mapping[TopicPartition, tuple[LeaderAndIsr, int]]
-    """As `anybodys` gives it, with the znode's version."""
+    """As `without_controller_epoch` gives it, with the znode's version."""
 
 
 class Metadata(NamedTuple):
@@ -43,13 +43,13 @@ class Metadata(NamedTuple):
 
     brokers: Collection[BrokerId]
     partitions: Mapping[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...]]]
-    """State as `anybodys` gives it, version, replicas."""
+    """State as `without_controller_epoch` gives it, version, replicas."""
 
 
 # --- pictures ---
 
 
-def of_zookeeper(nodes: Mapping[str, Node]) -> Picture:
+def of_zookeeper(nodes: Mapping[str, Node]) -> ClusterSnapshot:
     brokers: dict[BrokerId, BrokerEpoch] = {}
     assignments: dict[TopicPartition, Assignment] = {}
     states: dict[TopicPartition, tuple[LeaderAndIsr, int]] = {}
@@ -62,19 +62,19 @@ def of_zookeeper(nodes: Mapping[str, Node]) -> Picture:
                 for number, assignment in topic_znode.decode(path, node.data).partitions.items():
                     assignments[TopicPartition(topic, number)] = assignment
             elif (name := name_of_state(path)) is not None:
-                states[name] = (anybodys(partition_state.decode(path, node.data)), node.version)
+                states[name] = (without_controller_epoch(partition_state.decode(path, node.data)), node.version)
         except ZNodeError:
             continue  # nobody knows it, neither should the others
-    return Picture(brokers, assignments, states)
+    return ClusterSnapshot(brokers, assignments, states)
 
 
-def of_context(context: ControllerContext) -> Picture:
+def of_context(context: ControllerContext) -> ClusterSnapshot:
     partitions = [(context.name_of(i), i) for i in context.all_partitions()]
-    return Picture(
+    return ClusterSnapshot(
         {broker: live.epoch for broker, live in context.brokers.items()},
         {name: context.assignment_of(i) for name, i in partitions},
         {
-            name: (anybodys(state), context.zk_version_of(i))
+            name: (without_controller_epoch(state), context.zk_version_of(i))
             for name, i in partitions
             if (state := context.state_of(i)) is not None
         },
@@ -103,18 +103,18 @@ def name_of_state(path: str) -> TopicPartition | None:
 # --- E1 ---
 
 
-def one_controller(active: Sequence[BrokerId], named: BrokerId | None) -> Wrong:
+def one_controller(active: Sequence[BrokerId], named: BrokerId | None) -> Problem:
     if list(active) == [named]:
         return None
     return f"controllers {list(active)} act, /controller names {named}"
 
 
-def everybody_is_registered(running: Collection[BrokerId], picture: Picture) -> Wrong:
+def everybody_is_registered(running: Collection[BrokerId], picture: ClusterSnapshot) -> Problem:
     missing = sorted(set(running) - picture.brokers.keys())
     return f"brokers {missing} run and are not registered" if missing else None
 
 
-def every_partition_is_led(picture: Picture) -> Wrong:
+def every_partition_is_led(picture: ClusterSnapshot) -> Problem:
     for name in sorted(picture.assignments):
         state = picture.states.get(name)
         if state is None or state[0].leader not in picture.brokers:
@@ -122,13 +122,13 @@ def every_partition_is_led(picture: Picture) -> Wrong:
     return None
 
 
-def context_is_zookeeper(context: Picture, zookeeper: Picture) -> Wrong:
+def context_is_zookeeper(context: ClusterSnapshot, zookeeper: ClusterSnapshot) -> Problem:
     return next(_differences("the context", context, zookeeper), None)
 
 
 def metadata_is_zookeeper(
-    broker: BrokerId, cache: Metadata, zookeeper: Picture, unheard: Collection[str] = ()
-) -> Wrong:
+    broker: BrokerId, cache: Metadata, zookeeper: ClusterSnapshot, unheard: Collection[str] = ()
+) -> Problem:
     """`unheard`: topics that went while nobody led, or while this broker ran without a registration. No request says
     "forget whatever I do not name", in Kafka neither, so they may stay in a cache until the broker starts again."""
     if set(cache.brokers) != zookeeper.brokers.keys():
@@ -142,7 +142,7 @@ def metadata_is_zookeeper(
     return next(_different(f"the metadata of broker {broker}", "partition", found, expected), None)
 
 
-def _differences(who: str, found: Picture, expected: Picture) -> Iterator[str]:
+def _differences(who: str, found: ClusterSnapshot, expected: ClusterSnapshot) -> Iterator[str]:
     yield from _different(who, "broker", found.brokers, expected.brokers)
     yield from _different(who, "assignment of", found.assignments, expected.assignments)
     yield from _different(who, "state of", found.states, expected.states)
@@ -157,7 +157,7 @@ def _different(who: str, what: str, found: Mapping[K, object], expected: Mapping
 # --- E3, E4 ---
 
 
-def nothing_is_left(paths: Iterable[str], picture: Picture) -> Wrong:
+def nothing_is_left(paths: Iterable[str], picture: ClusterSnapshot) -> Problem:
     """E3: whatever was asked for through ZooKeeper is done and gone; nothing is on the move."""
     left = sorted(path for path in paths if path in ASKED or path.startswith(ASKED_BELOW))
     if left:
@@ -166,6 +166,6 @@ def nothing_is_left(paths: Iterable[str], picture: Picture) -> Wrong:
     return f"{moving[0]} is still on the move: {picture.assignments[moving[0]]}" if moving else None
 
 
-def every_call_is_answered(waiting: Collection[str]) -> Wrong:
+def every_call_is_answered(waiting: Collection[str]) -> Problem:
     """E4: a result or an error, also when the queue was cleared (KAFKA-10193)."""
     return f"nobody answered {', '.join(sorted(waiting)[:3])}" if waiting else None

@@ -54,7 +54,7 @@ class Operator:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
-        self._hands = cluster.hands
+        self._tree = cluster.tree
         self._mends: list[Callable[[], None]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._created = 0
@@ -106,40 +106,40 @@ class Operator:
     def create_again(self) -> None:
         """Under a name that was there before, if one was deleted."""
         names = [name for i in range(self._created) if (name := f"topic-{i}") not in self.removed_by_hand]
-        gone = [name for name in names if topic_znode.path(name) not in self._hands.nodes]
+        gone = [name for name in names if topic_znode.path(name) not in self._tree.nodes]
         if gone:
             self._put_topic(self._random.choice(gone))
 
     def _put_topic(self, name: str) -> None:
         count = self._random.randint(1, self._cluster.scenario.partitions)
         document = topic_znode.encode({n: Assignment(self._some_brokers()) for n in range(count)})
-        self._hands.put(topic_znode.path(name), document)
+        self._tree.put(topic_znode.path(name), document)
 
     def delete(self) -> None:
         if topic := self._some_topic():
-            self._hands.put(delete_topics.path(topic), None)
+            self._tree.put(delete_topics.path(topic), None)
 
     def delete_unknown(self) -> None:
-        self._hands.put(delete_topics.path("nobody-knows"), None)
+        self._tree.put(delete_topics.path("nobody-knows"), None)
 
     def remove_topic_znode(self) -> None:
         """Behind the controller's back: the topic is gone (design section 8)."""
         if (topic := self._some_topic()) and self._epoch_is_known():
             self.removed_by_hand.add(topic)
-            self._hands.remove(topic_znode.path(topic))
+            self._tree.remove(topic_znode.path(topic))
 
     def grow(self) -> None:
         topic = self._some_topic()
         found = self._partitions(topic) if topic else {}
         if topic and 0 < len(found) < PARTITIONS_MAX:
             added = {len(found) + i: Assignment(self._some_brokers()) for i in range(self._random.randint(1, 2))}
-            self._hands.put(topic_znode.path(topic), topic_znode.encode({**found, **added}))
+            self._tree.put(topic_znode.path(topic), topic_znode.encode({**found, **added}))
 
     # --- reassignments ---
 
     def reassign_by_znode(self) -> None:
         """As the old tool: while a request is there, no other is made. Sometimes it names what does not exist."""
-        if reassign_partitions.PATH in self._hands.nodes:
+        if reassign_partitions.PATH in self._tree.nodes:
             return
         targets = self._targets()
         if self._random.random() < 0.2:
@@ -147,7 +147,7 @@ class Operator:
         if self._random.random() < 0.1:
             targets[TopicPartition(self._some_topic() or "x", 0)] = (BrokerId(99), BrokerId(1))
         if targets:
-            self._hands.put(reassign_partitions.PATH, reassign_partitions.encode(targets))
+            self._tree.put(reassign_partitions.PATH, reassign_partitions.encode(targets))
 
     def reassign(self) -> None:
         targets = self._targets()
@@ -168,9 +168,9 @@ class Operator:
     # --- elections ---
 
     def elect_preferred_by_znode(self) -> None:
-        if preferred_replica_election.PATH not in self._hands.nodes:
+        if preferred_replica_election.PATH not in self._tree.nodes:
             document = preferred_replica_election.encode([*self._some_partitions(), TopicPartition("nobody-knows", 3)])
-            self._hands.put(preferred_replica_election.PATH, document)
+            self._tree.put(preferred_replica_election.PATH, document)
 
     def elect_preferred(self) -> None:
         names = None if self._random.random() < 0.3 else self._some_partitions()
@@ -184,18 +184,18 @@ class Operator:
     def allow_unclean(self) -> None:
         if topic := self._some_topic():
             self._cluster.checker.unclean_allowed.add(topic)
-            self._hands.put(config.topic_path(topic), config.encode({"unclean.leader.election.enable": "true"}))
-            self._hands.put_sequential(config_change.PREFIX, config_change.encode(f"topics/{topic}"))
+            self._tree.put(config.topic_path(topic), config.encode({"unclean.leader.election.enable": "true"}))
+            self._tree.put_sequential(config_change.PREFIX, config_change.encode(f"topics/{topic}"))
 
     def move_controller(self) -> None:
-        self._hands.remove(controller_znode.PATH)
+        self._tree.remove(controller_znode.PATH)
 
     def prefer_controller(self) -> None:
-        self._hands.put(candidates.path(self._random.choice(self._cluster.nodes).id), None)
+        self._tree.put(candidates.path(self._random.choice(self._cluster.processes).id), None)
 
     def prefer_no_controller(self) -> None:
-        for name in self._hands.children(candidates.PARENT):
-            self._hands.remove(f"{candidates.PARENT}/{name}")
+        for name in self._tree.children(candidates.PARENT):
+            self._tree.remove(f"{candidates.PARENT}/{name}")
 
     # --- mistakes ---
 
@@ -207,40 +207,40 @@ class Operator:
         self._junk_at(topic_znode.path(f"junk-{self._random.randint(0, 9)}"))
 
     def junk_state(self) -> None:
-        names = [name for name in self._some_partitions() if partition_state.path(name) in self._hands.nodes]
+        names = [name for name in self._some_partitions() if partition_state.path(name) in self._tree.nodes]
         if names and self._epoch_is_known():
             self.edited_states.add(names[0])
             self._overwrite(partition_state.path(names[0]))
 
     def junk_registration(self) -> None:
-        registered = self._hands.children(broker_id.PARENT)
+        registered = self._tree.children(broker_id.PARENT)
         if registered:
             self._overwrite(f"{broker_id.PARENT}/{self._random.choice(registered)}")
 
     def junk_notifications(self) -> None:
         for prefix in (isr_change.PREFIX, log_dir_event.PREFIX):
-            self._hands.put_sequential(prefix, self._random.choice(JUNK))
+            self._tree.put_sequential(prefix, self._random.choice(JUNK))
 
     def junk_controller(self) -> None:
-        if controller_znode.PATH in self._hands.nodes:
-            self._hands.put(controller_znode.PATH, self._random.choice((*JUNK, b'{"version":1,"brokerid":99}')))
+        if controller_znode.PATH in self._tree.nodes:
+            self._tree.put(controller_znode.PATH, self._random.choice((*JUNK, b'{"version":1,"brokerid":99}')))
 
     def junk_epoch(self) -> None:
-        if epoch_znode.PATH in self._hands.nodes:
+        if epoch_znode.PATH in self._tree.nodes:
             self._epoch_lost = True
-            self._hands.put(epoch_znode.PATH, self._random.choice(JUNK))
+            self._tree.put(epoch_znode.PATH, self._random.choice(JUNK))
 
     def delete_epoch(self) -> None:
         """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were.
         And once, and not after junk: the epoch that healing led to may be in no state yet, and then nothing is left of
         it. (Junk may follow: it leaves the version.)"""
-        if not self._epoch_lost and any(name_of_state(path) is not None for path in self._hands.nodes):
+        if not self._epoch_lost and any(name_of_state(path) is not None for path in self._tree.nodes):
             self._epoch_lost = True
-            self._hands.remove(epoch_znode.PATH)
+            self._tree.remove(epoch_znode.PATH)
 
     def _epoch_is_known(self) -> bool:
         """While it is missing the states alone remember it."""
-        return epoch_znode.PATH in self._hands.nodes
+        return epoch_znode.PATH in self._tree.nodes
 
     def mend(self) -> None:
         """Everything that only a person can, and that nobody has yet."""
@@ -254,16 +254,16 @@ class Operator:
 
     def _overwrite(self, path: str) -> None:
         """Mended by what stood there, if it is still that node and still that junk."""
-        before, junk = self._hands.nodes[path], self._random.choice(JUNK)
+        before, junk = self._tree.nodes[path], self._random.choice(JUNK)
         czxid, data = before.czxid, before.data
 
         def mend() -> None:
-            node = self._hands.nodes.get(path)
+            node = self._tree.nodes.get(path)
             if node is not None and node.czxid == czxid and node.data == junk:
-                self._hands.put(path, data)
+                self._tree.put(path, data)
 
         if data not in JUNK:
-            self._hands.put(path, junk)
+            self._tree.put(path, junk)
             self._mend_later(mend)
 
     def _junk_at(self, path: str) -> None:
@@ -271,11 +271,11 @@ class Operator:
         junk = self._random.choice(JUNK)
 
         def mend() -> None:
-            if path in self._hands.nodes and self._hands.read(path) == junk:
-                self._hands.remove(path)
+            if path in self._tree.nodes and self._tree.read(path) == junk:
+                self._tree.remove(path)
 
-        if path not in self._hands.nodes:
-            self._hands.put(path, junk)
+        if path not in self._tree.nodes:
+            self._tree.put(path, junk)
             self._mend_later(mend)
 
     def _mend_later(self, mend: Callable[[], None]) -> None:
@@ -288,17 +288,17 @@ class Operator:
 
     def _call(self, what: str, ask: Callable[[Controller], Awaitable[Any]]) -> None:
         """Of the acting controller, or of somebody who is none, as a client with old metadata does."""
-        nodes = [node for node in self._cluster.nodes if node.controller is not None]
-        acting = [node for node in nodes if node.acts]
-        if not nodes:
+        processes = [process for process in self._cluster.processes if process.controller is not None]
+        acting = [process for process in processes if process.acts]
+        if not processes:
             return
-        node = acting[0] if acting and self._random.random() < 0.9 else self._random.choice(nodes)
-        controller = node.controller
+        process = acting[0] if acting and self._random.random() < 0.9 else self._random.choice(processes)
+        controller = process.controller
         assert controller is not None
 
         async def call() -> None:
             try:
-                await self._cluster.call(what, node, ask(controller))
+                await self._cluster.call(what, process, ask(controller))
             except KafkaError as error:
                 self._cluster.checker.note(what, "refused", error.code.name)
 
@@ -314,18 +314,18 @@ class Operator:
     # --- choices ---
 
     def _some_brokers(self) -> tuple[BrokerId, ...]:
-        brokers = [node.id for node in self._cluster.nodes]
+        brokers = [process.id for process in self._cluster.processes]
         return tuple(self._random.sample(brokers, self._random.choice((1, 2, 2, 3, 3, 3))))
 
     def _some_topic(self) -> str | None:
-        marked = self._hands.children(delete_topics.PARENT)
-        names = [n for n in self._hands.children(topic_znode.PARENT) if n not in marked and n.startswith("topic-")]
+        marked = self._tree.children(delete_topics.PARENT)
+        names = [n for n in self._tree.children(topic_znode.PARENT) if n not in marked and n.startswith("topic-")]
         return self._random.choice(names) if names else None
 
     def _partitions(self, topic: str) -> Mapping[int, Assignment]:
         path = topic_znode.path(topic)
         try:
-            return topic_znode.decode(path, self._hands.read(path)).partitions
+            return topic_znode.decode(path, self._tree.read(path)).partitions
         except ZNodeError:
             return {}
 
@@ -334,7 +334,7 @@ class Operator:
         return self._random.sample(names, self._random.randint(1, len(names))) if names else []
 
     def _moving(self) -> list[TopicPartition]:
-        topics = self._hands.children(topic_znode.PARENT)
+        topics = self._tree.children(topic_znode.PARENT)
         return [TopicPartition(t, n) for t in topics for n, a in self._partitions(t).items() if a.is_being_reassigned]
 
     def _targets(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:

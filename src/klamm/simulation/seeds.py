@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from klamm.simulation.checker import Violation
-from klamm.simulation.cluster import Outcome, Scenario, simulate
+from klamm.simulation.cluster import RunSummary, Scenario, simulate
 
 SEEDS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SeedResult:
     """Of one seed: its outcome, or what was violated and the last events before it."""
 
     seed: int
-    outcome: Outcome | None = None
+    outcome: RunSummary | None = None
     invariant: str = ""
     about: str = ""
     seconds: float = 0.0
@@ -36,25 +36,25 @@ class Verdict:
         return f"seed {self.seed}: {self.invariant} violated at {self.seconds:.3f} s: {self.about}"
 
 
-def judge(seed: int) -> Verdict:
+def run_seed(seed: int) -> SeedResult:
     try:
-        return Verdict(seed, simulate(Scenario(seed=seed)))
+        return SeedResult(seed, simulate(Scenario(seed=seed)))
     except Violation as found:
-        return Verdict(seed, None, found.invariant, found.about, found.seconds, found.events)
+        return SeedResult(seed, None, found.invariant, found.about, found.seconds, found.events)
     except Exception as error:
         # Of the simulation itself, or of code that no controller catches: a finding like any other, with its seed.
-        return Verdict(seed, None, type(error).__name__, str(error))
+        return SeedResult(seed, None, type(error).__name__, str(error))
 
 
-def judge_all(seeds: Sequence[int], processes: int | None = None) -> Iterator[Verdict]:
+def run_seeds(seeds: Sequence[int], processes: int | None = None) -> Iterator[SeedResult]:
     """In the order of the seeds, each as soon as it and those before it are known. Forked, not spawned: there is no
     thread here to be torn, and the imports of each worker would cost as much as several runs."""
     workers = min(processes or os.cpu_count() or 1, len(seeds))
     if workers <= 1:
-        yield from map(judge, seeds)
+        yield from map(run_seed, seeds)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_be_quiet) as pool:
-        yield from pool.map(judge, seeds, chunksize=SEEDS_AT_ONCE)
+        yield from pool.map(run_seed, seeds, chunksize=SEEDS_AT_ONCE)
 
 
 def _be_quiet() -> None:

@@ -1,6 +1,6 @@
-"""Hands on ZooKeeper's tree without a session: what an operator writes, and what the simulation reads.
+"""TreeAccess on ZooKeeper's tree without a session: what an operator writes, and what the simulation reads.
 
-Direct, so that an operator's own connection troubles do not blur what the controllers make of a write. Watches fire and
+Direct, so that an operator's own connection failures do not blur what the controllers make of a write. Watches fire and
 the checker hears as with any write.
 """
 
@@ -17,7 +17,7 @@ from klamm.zookeeper.server.service import ZooKeeperService
 from klamm.zookeeper.server.tree import Node
 
 
-class Hands:
+class TreeAccess:
     def __init__(self, service: ZooKeeperService) -> None:
         self._service = service
         self._caller = Caller()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from klamm.simulation.node import SESSION_TIMEOUT_MS, ZOOKEEPER_HOST, ZOOKEEPER_PORT, Node
+from klamm.simulation.process import SESSION_TIMEOUT_MS, ZOOKEEPER_HOST, ZOOKEEPER_PORT, SimulatedProcess
 
 if TYPE_CHECKING:
     from klamm.simulation.cluster import SimulatedCluster
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SESSION_SECONDS = SESSION_TIMEOUT_MS / 1000
 
 
-class Troubles:
+class Failures:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
@@ -53,7 +53,7 @@ class Troubles:
             victim.start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
 
     async def crash_controller(self) -> None:
-        acting = [node for node in self._cluster.nodes if node.acts]
+        acting = [process for process in self._cluster.processes if process.acts]
         if acting and len(self._running()) > 1:
             await acting[0].kill()
             acting[0].start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
@@ -66,7 +66,7 @@ class Troubles:
 
     async def expiry(self) -> None:
         """Of a session whose process lives."""
-        victims = [node for node in self._running() if node.zk is not None and node.zk.session_id]
+        victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim = self._random.choice(victims)
             assert victim.zk is not None
@@ -75,7 +75,7 @@ class Troubles:
     async def session_given_up(self) -> None:
         """By its process, which cannot reach ZooKeeper; but ZooKeeper lets the session live on (ZOOKEEPER-2985), and
         whoever comes back finds the ephemerals of his former session in the way (KAFKA-7165)."""
-        victims = [node for node in self._running() if node.zk is not None and node.zk.session_id]
+        victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim, network = self._random.choice(victims), self._cluster.network
             assert victim.zk is not None
@@ -87,7 +87,7 @@ class Troubles:
                 self._later(seconds, partial(network.mend, victim.host, zookeeper))
 
     async def connection_cut(self) -> None:
-        victims = [node for node in self._running() if node.zk is not None]
+        victims = [process for process in self._running() if process.zk is not None]
         if victims:
             victim = self._random.choice(victims)
             assert victim.zk is not None
@@ -95,9 +95,9 @@ class Troubles:
 
     async def partition(self) -> None:
         """Between the controller and a broker, or any two; both ways or one."""
-        nodes = self._cluster.nodes
-        one = next((node for node in nodes if node.acts), self._random.choice(nodes))
-        other = self._random.choice([node for node in nodes if node is not one])
+        processes = self._cluster.processes
+        one = next((process for process in processes if process.acts), self._random.choice(processes))
+        other = self._random.choice([process for process in processes if process is not one])
         self._cluster.network.cut(one.host, other.host)
         if self._random.random() < 0.7:
             self._cluster.network.cut(other.host, one.host)
@@ -105,7 +105,7 @@ class Troubles:
 
     async def stall(self) -> None:
         """A process that hangs, its controller above all: everything it says or hears comes late."""
-        acting = [node for node in self._cluster.nodes if node.acts]
+        acting = [process for process in self._cluster.processes if process.acts]
         victim = acting[0] if acting and self._random.random() < 0.6 else self._victim()
         if victim is not None:
             self._cluster.network.stall(victim.host, self._random.uniform(0.2, 2 * SESSION_SECONDS))
@@ -118,15 +118,15 @@ class Troubles:
 
     async def slow_broker(self) -> None:
         if victim := self._victim():
-            victim.trouble.seconds_late = self._random.uniform(0.5, 3)
-            self._later(self._random.uniform(3, 12), lambda: setattr(victim.trouble, "seconds_late", 0.0))
+            victim.faults.seconds_late = self._random.uniform(0.5, 3)
+            self._later(self._random.uniform(3, 12), lambda: setattr(victim.faults, "seconds_late", 0.0))
 
     async def lossy_broker(self) -> None:
-        def mend(node: Node) -> None:
-            node.trouble.lose_request = node.trouble.lose_reply = 0.0
+        def mend(process: SimulatedProcess) -> None:
+            process.faults.lose_request = process.faults.lose_reply = 0.0
 
         if victim := self._victim():
-            victim.trouble.lose_request = victim.trouble.lose_reply = 0.2
+            victim.faults.lose_request = victim.faults.lose_reply = 0.2
             self._later(self._random.uniform(3, 12), lambda: mend(victim))
 
     async def directory_failure(self) -> None:
@@ -134,7 +134,7 @@ class Troubles:
             self._spawn(victim.fail_directory())
 
     async def controlled_shutdown(self) -> None:
-        victims = [node for node in self._running() if node.broker is not None]
+        victims = [process for process in self._running() if process.broker is not None]
         if len(victims) > 1:
             self._spawn(self._random.choice(victims).shut_down())
 
@@ -148,8 +148,8 @@ class Troubles:
         if self._outage is not None:
             await asyncio.gather(self._outage)
         self._cluster.network.heal()
-        for node in self._cluster.nodes:
-            node.trouble.end()
+        for process in self._cluster.processes:
+            process.faults.end()
 
     # --- inside ---
 
@@ -166,10 +166,10 @@ class Troubles:
         if session is not None:
             service.sessions.touch(session, service.database.now_ms() + int(seconds * 1000))
 
-    def _running(self) -> list[Node]:
-        return [node for node in self._cluster.nodes if node.runs]
+    def _running(self) -> list[SimulatedProcess]:
+        return [process for process in self._cluster.processes if process.runs]
 
-    def _victim(self) -> Node | None:
+    def _victim(self) -> SimulatedProcess | None:
         """Somebody stays alive."""
         running = self._running()
         return self._random.choice(running) if len(running) > 1 else None

@@ -17,7 +17,7 @@ from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import CreateMode
 from klamm.net.listener import Listener
 from klamm.server.registration import Registration
-from klamm.simulation.broker import SimulatedBroker, Trouble
+from klamm.simulation.broker import RequestFaults, SimulatedBroker
 from klamm.simulation.isr import IsrUpkeep
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.client import ZooKeeperClient
@@ -38,12 +38,12 @@ SHUTDOWN_TRIES: Final = 3
 LINGERS_SECONDS: Final = 3.0
 
 
-class Node:
+class SimulatedProcess:
     def __init__(self, cluster: SimulatedCluster, broker: BrokerId) -> None:
         self._cluster = cluster
         self.id = broker
         self.host = f"broker-{broker}"
-        self.trouble = Trouble()
+        self.faults = RequestFaults()
         self.zk: ZooKeeperClient | None = None
         self.broker: SimulatedBroker | None = None
         self.controller: Controller | None = None
@@ -130,7 +130,7 @@ class Node:
             stack.push_async_callback(zk.close)
             for path in PERSISTENT_PATHS:
                 await zk.ensure_path(path)
-            broker = SimulatedBroker(self.id, rng, cluster.checker, self.trouble)
+            broker = SimulatedBroker(self.id, rng, cluster.checker, self.faults)
             listener = Listener(
                 network,
                 LISTENER,
@@ -174,7 +174,7 @@ class Node:
         if broker is None:
             return  # it died before it came to it
         for _ in range(SHUTDOWN_TRIES):
-            acting = next((node for node in self._cluster.nodes if node.acts), None)
+            acting = next((process for process in self._cluster.processes if process.acts), None)
             if acting is not None:
                 try:
                     controller = acting.controller
