@@ -41,13 +41,11 @@ def broker(
 
 
 def zookeeper(
-    memory: Annotated[bool, typer.Option("--memory", help="Our own server (the default); kept for clarity.")] = True,
     port: Annotated[int, typer.Option(min=0, max=65535)] = 2181,
     data: Annotated[Path | None, typer.Option(help="Journal here, synced before answering; else memory only.")] = None,
 ) -> None:
     """Run our own ZooKeeper in the foreground."""
     from klamm.server.run_zookeeper import run_zookeeper
 
-    del memory
     with clear_errors():
         run_zookeeper(port=port, data=data)
