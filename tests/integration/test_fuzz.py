@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from klamm.broker.handlers.dispatch import served
 from klamm.testing.cluster import KlammCluster, running_cluster
-from klamm.testing.frames import CORRELATION, Frame, Frames, Scene
+from klamm.testing.frames import CORRELATION, FuzzFrame, FuzzFrames, Scene
 
 SEED = int(os.environ.get("KLAMM_FUZZ_SEED", "20"))
 CONNECTIONS = 16
@@ -43,7 +43,7 @@ MEMORY_GROWTH_BYTES = 64 << 20
 TASKS_OF_ITS_OWN = 2
 """A broker writes and checks now and then, whoever asks or not."""
 LOOK_EVERY = 50_000
-"""Frames after which the log is looked at: a failure is reported with the frames that were sent on its connection."""
+"""Frames between two looks at the log; a failure is reported with the frames sent on its connection."""
 TALKED_ABOUT = "orders"
 """The topic in the seeds. A frame may delete it by chance; then it is created again."""
 UNTOUCHED = "untouched"
@@ -55,9 +55,9 @@ class Tally:
         self.ends: dict[tuple[str, int], Counter[str]] = {}
         self.closed_by_port: Counter[int] = Counter()
         self.left_by_port: Counter[int] = Counter()
-        self.sent_by_port: dict[int, list[Frame]] = {}
+        self.sent_by_port: dict[int, list[FuzzFrame]] = {}
 
-    def end(self, frame: Frame, how: str) -> None:
+    def end(self, frame: FuzzFrame, how: str) -> None:
         self.ends.setdefault((frame.api, frame.version), Counter())[how] += 1
 
     def total(self, how: str) -> int:
@@ -137,7 +137,7 @@ class Wire(asyncio.Protocol):
 
 
 class Fuzzer:
-    def __init__(self, port: int, frames: Frames) -> None:
+    def __init__(self, port: int, frames: FuzzFrames) -> None:
         self._port = port
         self._frames = frames
         self._left = 0
@@ -149,9 +149,9 @@ class Fuzzer:
             for _ in range(CONNECTIONS):
                 tasks.create_task(self._work())
 
-    def _take(self, todo: deque[Frame]) -> list[Frame]:
+    def _take(self, todo: deque[FuzzFrame]) -> list[FuzzFrame]:
         """At most one whose size is a lie, as the last one: what follows it could not be told apart."""
-        batch: list[Frame] = []
+        batch: list[FuzzFrame] = []
         while len(batch) < PIPELINED and (todo or self._left):
             if not todo:
                 self._left -= 1
@@ -163,7 +163,7 @@ class Fuzzer:
 
     async def _work(self) -> None:
         wire: Wire | None = None
-        todo: deque[Frame] = deque()
+        todo: deque[FuzzFrame] = deque()
         while batch := self._take(todo):
             if wire is None:
                 _, wire = await asyncio.get_running_loop().create_connection(Wire, "127.0.0.1", self._port)
@@ -174,7 +174,7 @@ class Fuzzer:
         if wire is not None:
             wire.transport.abort()
 
-    async def _send(self, wire: Wire, batch: list[Frame]) -> list[Frame]:
+    async def _send(self, wire: Wire, batch: list[FuzzFrame]) -> list[FuzzFrame]:
         """Returns those that the broker did not get to see."""
         self.tally.sent_by_port[wire.port] = list(batch)
         liar = batch.pop() if not batch[-1].is_aligned else None
@@ -197,7 +197,7 @@ class Fuzzer:
         self._ended(wire)
         return batch[last + 2 :] + ([liar] if liar is not None else [])
 
-    async def _send_liar(self, wire: Wire, frame: Frame) -> None:
+    async def _send_liar(self, wire: Wire, frame: FuzzFrame) -> None:
         wire.transport.write(frame.data)
         if not frame.is_incomplete:
             await wire.until(lambda: False, 0.2)
@@ -210,7 +210,7 @@ class Fuzzer:
         wire.transport.abort()
 
 
-def _numbered(frame: Frame, number: int) -> bytes:
+def _numbered(frame: FuzzFrame, number: int) -> bytes:
     data = bytearray(frame.data)
     data[CORRELATION] = struct.pack(">i", number)
     return bytes(data)
@@ -259,7 +259,7 @@ def normal_client_works(cluster: KlammCluster, *texts: bytes) -> None:
 
 
 def fuzz(cluster: KlammCluster, port: int, listener: str, count: int, *, epoch: int, creates_topic: bool) -> None:
-    frames = Frames(served(), Scene(TALKED_ABOUT, "ghost", 1, epoch), random.Random(f"{SEED} {listener}"))
+    frames = FuzzFrames(served(), Scene(TALKED_ABOUT, "ghost", 1, epoch), random.Random(f"{SEED} {listener}"))
     fuzzer = Fuzzer(port, frames)
     started, said_before = time.monotonic(), len(cluster.log_text(1))
     for sent in range(0, count, LOOK_EVERY):

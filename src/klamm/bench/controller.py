@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from klamm.bench.cluster import PARTITIONS_PER_TOPIC, new_topic, reset_cluster, write_cluster
 from klamm.bench.contenders import CONTROLLER_ID, Contender, KlammContender, kafka_contender
-from klamm.bench.relay import CountingRelay
+from klamm.bench.operation_counts import CountingRelay
 from klamm.bench.stubs import LISTENER, BenchFailed, StubBroker, quiet
 from klamm.model.brokers import Endpoint
 from klamm.model.ids import BrokerId
@@ -70,7 +70,7 @@ class Measured:
     control_bytes: int = 0
 
 
-class Bench:
+class ControllerBench:
     """One ZooKeeper with a cluster in it, and stub brokers that stay the same for everybody."""
 
     def __init__(
@@ -239,7 +239,7 @@ async def _prepared(
     ids: Sequence[int],
     replication: int,
     progress: Progress,
-) -> Bench:
+) -> ControllerBench:
     network, clock, rng = AsyncioNetwork(), SystemClock(), random.Random(1)
 
     def connect() -> ZooKeeperClient:
@@ -253,12 +253,12 @@ async def _prepared(
     for stub in stubs:
         await stub.start()
         stack.push_async_callback(stub.stop)
-    return Bench(zk, stubs, states, replication, progress)
+    return ControllerBench(zk, stubs, states, replication, progress)
 
 
 async def _measure(
     stack: AsyncExitStack,
-    bench: Bench,
+    bench: ControllerBench,
     contenders: Sequence[Contender],
     zookeeper: EmbeddedZooKeeper,
     rounds: int,

@@ -41,7 +41,7 @@ BROKER, CONTROLLER = "broker", "controller"
 ON, OFF = "on", "off"
 
 
-class Sample(NamedTuple):
+class FailoverTimes(NamedTuple):
     seconds: float
     """Until the last partition was acknowledged."""
     by_topic: dict[str, float]
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 def bench(*, partitions: int, rounds: int, zookeeper: str) -> dict[str, Any]:
     """`partitions`: so many led by the victim, and as many followed."""
-    samples: dict[tuple[str, str], list[Sample]] = {}
+    samples: dict[tuple[str, str], list[FailoverTimes]] = {}
     for _ in range(rounds):
         for victim in (BROKER, CONTROLLER):
             for fast in (ON, OFF):  # alternating, so that a busy minute of the machine hits both
@@ -66,7 +66,7 @@ def bench(*, partitions: int, rounds: int, zookeeper: str) -> dict[str, Any]:
     }
 
 
-def _figures(on: Sequence[Sample], off: Sequence[Sample]) -> dict[str, Any]:
+def _figures(on: Sequence[FailoverTimes], off: Sequence[FailoverTimes]) -> dict[str, Any]:
     return {
         "fast_failover_on": _summary(on),
         "fast_failover_off": _summary(off),
@@ -74,7 +74,7 @@ def _figures(on: Sequence[Sample], off: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
+def _summary(samples: Sequence[FailoverTimes]) -> dict[str, Any]:
     seconds = [sample.seconds for sample in samples]
     return {
         "seconds": round(_median(seconds), 3),
@@ -90,7 +90,7 @@ def _median(values: Any) -> float:
     return float(statistics.median(list(values)))
 
 
-def _round(partitions: int, victim: str, fast: str, zookeeper: str) -> Sample:
+def _round(partitions: int, victim: str, fast: str, zookeeper: str) -> FailoverTimes:
     with tempfile.TemporaryDirectory(prefix="klamm-bench-") as name:
         properties = {
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -101,14 +101,14 @@ def _round(partitions: int, victim: str, fast: str, zookeeper: str) -> Sample:
             return measure(cluster, partitions, victim)
 
 
-def measure(cluster: KlammCluster, partitions: int, victim: str) -> Sample:
+def measure(cluster: KlammCluster, partitions: int, victim: str) -> FailoverTimes:
     controller = cluster.controller
     broker = controller if victim == CONTROLLER else next(b for b in cluster.broker_ids if b != controller)
     create_topics(cluster, broker, partitions)
     killed, acknowledged = asyncio.run(_kill_under_load(cluster, broker))
     time.sleep(EVENTS_SETTLE_S)
     after = {name: at - killed for name, at in acknowledged.items()}
-    return Sample(
+    return FailoverTimes(
         max(after.values()),
         {topic: max(took for name, took in after.items() if name.topic == topic) for topic in (LED, FOLLOWED)},
         statistics.median(after.values()),

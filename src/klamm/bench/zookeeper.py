@@ -45,12 +45,12 @@ class WrongAnswer(KlammError):
     """A client did not do what it was timed for."""
 
 
-class Sample(NamedTuple):
+class Timing(NamedTuple):
     wall: float
     processor: float
 
 
-class Bench:
+class ClientBench:
     def __init__(self, address: str, nodes: int) -> None:
         self._address = address
         self._paths = [f"/bench/{n // NODES_PER_PARENT:05d}/{n % NODES_PER_PARENT}" for n in range(nodes)]
@@ -68,7 +68,7 @@ class Bench:
     def _ours(self) -> ZooKeeperClient:
         return ZooKeeperClient(AsyncioNetwork(), SystemClock(), random.Random(1), self._address, SESSION_TIMEOUT_MS)
 
-    async def ours(self, operation: str) -> Sample:
+    async def ours(self, operation: str) -> Timing:
         async with self._ours().running() as zk:
             if operation == "set":
                 count = len(self._paths)
@@ -87,7 +87,7 @@ class Bench:
 
     # --- kazoo -------------------------------------------------------------------------------------------------------
 
-    async def kazoo(self, operation: str) -> Sample:
+    async def kazoo(self, operation: str) -> Timing:
         client = KazooClient(hosts=self._address, timeout=SESSION_TIMEOUT_MS / 1000)
         await asyncio.to_thread(client.start, SESSION_TIMEOUT_MS / 1000)
         try:
@@ -123,11 +123,11 @@ def _windowed(paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
     return results
 
 
-async def _timed(work: Callable[[], Awaitable[list[Any]]]) -> tuple[Sample, list[Any]]:
+async def _timed(work: Callable[[], Awaitable[list[Any]]]) -> tuple[Timing, list[Any]]:
     gc.collect()  # the garbage of the sample before is not this one's
     wall, processor = time.monotonic(), time.process_time()
     results = await work()
-    return Sample(time.monotonic() - wall, time.process_time() - processor), results
+    return Timing(time.monotonic() - wall, time.process_time() - processor), results
 
 
 def _check(holds: bool, what: str) -> None:
@@ -138,7 +138,7 @@ def _check(holds: bool, what: str) -> None:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _figures(operations: int, samples: Sequence[Sample]) -> dict[str, float]:
+def _figures(operations: int, samples: Sequence[Timing]) -> dict[str, float]:
     walls = [sample.wall for sample in samples]
     median = statistics.median(walls)
     return {
@@ -155,10 +155,10 @@ async def run(*, nodes: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="klamm-bench-") as directory:
         zookeeper = EmbeddedZooKeeper(Path(directory), force_sync=False, heap_mb=2048, lasting=True)
         async with zookeeper.running():
-            bench = Bench(zookeeper.connect_string, nodes)
+            bench = ClientBench(zookeeper.connect_string, nodes)
             await bench.fill()
-            ours: dict[str, list[Sample]] = {operation: [] for operation in OPERATIONS}
-            kazoo: dict[str, list[Sample]] = {operation: [] for operation in OPERATIONS}
+            ours: dict[str, list[Timing]] = {operation: [] for operation in OPERATIONS}
+            kazoo: dict[str, list[Timing]] = {operation: [] for operation in OPERATIONS}
             for operation in OPERATIONS:
                 await bench.kazoo(operation)
                 await bench.ours(operation)

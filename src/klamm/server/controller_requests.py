@@ -19,7 +19,7 @@ from klamm.zookeeper.znodes import candidates, controller_move
 LOOK_EVERY_S = 0.05
 
 
-class Refused(KlammError):
+class RequestRefused(KlammError):
     """Not done, and why."""
 
 
@@ -39,7 +39,7 @@ async def remove_candidate(connect: str, broker: int) -> None:
         try:
             await zk.delete(candidates.path(BrokerId(broker)))
         except NoNode:
-            raise Refused(f"broker {broker} is no candidate") from None
+            raise RequestRefused(f"broker {broker} is no candidate") from None
 
 
 async def move_controller(connect: str, broker: int | None, timeout_s: float) -> dict[str, Any]:
@@ -53,13 +53,13 @@ async def move_controller(connect: str, broker: int | None, timeout_s: float) ->
             try:
                 await zk.create(controller_move.PATH, controller_move.encode(target), CreateMode.EPHEMERAL)
             except NodeExists:
-                raise Refused("another move is under way") from None
+                raise RequestRefused("another move is under way") from None
             try:
                 async with asyncio.timeout(timeout_s):
                     while await holder(zk) != target:
                         await asyncio.sleep(LOOK_EVERY_S)
             except TimeoutError:
-                raise Refused(
+                raise RequestRefused(
                     f"broker {target} did not take over within {timeout_s:g} s: only a klamm broker does"
                 ) from None
         return {"from": former, "to": target, "moved": former != target}
@@ -71,11 +71,13 @@ def _target(broker: int | None, former: BrokerId | None, live: list[BrokerId], a
         if not others and former in alive:
             return former
         if not others:
-            raise Refused("no candidate is alive: name a broker")
+            raise RequestRefused("no candidate is alive: name a broker")
         return others[0]
     target = BrokerId(broker)
     if target not in live:
-        raise Refused(f"broker {target} is not registered; alive are {live}")
+        raise RequestRefused(f"broker {target} is not registered; alive are {live}")
     if alive and target not in alive:
-        raise Refused(f"broker {target} is no candidate, and candidates {alive} would take it back: add it first")
+        raise RequestRefused(
+            f"broker {target} is no candidate, and candidates {alive} would take it back: add it first"
+        )
     return target

@@ -28,7 +28,7 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
 
-class Frame(NamedTuple):
+class FuzzFrame(NamedTuple):
     api: str
     version: int
     """Of the seed, whatever the mutation made of it."""
@@ -129,7 +129,7 @@ def _batch(rng: random.Random) -> bytes:
     return build_batch(records, codec=rng.choice(tuple(Codec)))
 
 
-class Frames:
+class FuzzFrames:
     """An endless supply of mutated frames, the APIs and versions in turn."""
 
     def __init__(self, apis: Sequence[Api], scene: Scene, rng: random.Random) -> None:
@@ -144,7 +144,7 @@ class Frames:
         }
         self._made = 0
 
-    def make(self) -> Frame:
+    def make(self) -> FuzzFrame:
         api, version = self.kinds[self._made % len(self.kinds)]
         self._made += 1
         frame = bytearray(self._rng.choice(self._seeds[api.key, version]))
@@ -152,7 +152,7 @@ class Frames:
         mutate(frame, self._rng, self)
         if mutation != "size":
             _I32.pack_into(frame, 0, len(frame) - 4)
-        return Frame(api.name, version, mutation, bytes(frame))
+        return FuzzFrame(api.name, version, mutation, bytes(frame))
 
     def another(self) -> bytes:
         api, version = self._rng.choice(self.kinds)
@@ -166,72 +166,72 @@ def _position(frame: bytearray, rng: random.Random) -> int:
     return rng.randrange(BODY, len(frame))
 
 
-def _nothing(frame: bytearray, rng: random.Random, frames: Frames) -> None: ...
+def _nothing(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None: ...
 
 
-def _bits(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _bits(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     for _ in range(rng.randrange(1, 4)):
         frame[_position(frame, rng)] ^= 1 << rng.randrange(8)
 
 
-def _bytes(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _bytes(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     for _ in range(rng.randrange(1, 4)):
         frame[_position(frame, rng)] = rng.choice(INTERESTING)
 
 
-def _truncation(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _truncation(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     del frame[rng.randrange(min(BODY, len(frame)), len(frame) + 1) :]
 
 
-def _count(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _count(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     """Where a count may be: four bytes, or as many as are left."""
     position = _position(frame, rng)
     raw = _I32.pack(rng.choice(COUNTS))
     frame[position : position + 4] = raw[: max(len(frame) - position, 0)]
 
 
-def _length(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _length(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     position = _position(frame, rng)
     raw = _I16.pack(rng.choice((-1, -2, -0x8000, 0x7FFF, 0)))
     frame[position : position + 2] = raw[: max(len(frame) - position, 0)]
 
 
-def _size(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _size(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     true = len(frame) - 4
     lies = (true - 1, true // 2, true + 1, true + 1000, 0, 7, -1, -(2**31), 2**31 - 1, 200 << 20)
     _I32.pack_into(frame, 0, rng.choice(lies))
 
 
-def _version(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _version(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     _I16.pack_into(frame, 6, rng.choice((-1, -0x8000, 0x7FFF, rng.randrange(20))))
 
 
-def _key(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _key(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     _I16.pack_into(frame, 4, rng.choice((-1, 0x7FFF, 38, 99, rng.randrange(80))))
 
 
-def _trailing(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _trailing(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     frame += rng.randbytes(rng.randrange(1, 40))
 
 
-def _varint(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _varint(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     position = _position(frame, rng)
     frame[position : position + 1] = b"\xff" * rng.randrange(1, 12) + bytes([rng.choice((0x00, 0x01, 0x0F, 0x7F))])
 
 
-def _splice(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _splice(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     other = frames.another()
     frame[_position(frame, rng) :] = other[rng.randrange(min(BODY, len(other)), len(other) + 1) :]
 
 
-def _chunk(frame: bytearray, rng: random.Random, frames: Frames) -> None:
+def _chunk(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
     """Something lost, something doubled."""
     start = _position(frame, rng)
     end = min(len(frame), start + rng.randrange(1, 16))
     frame[start:end] = bytes(frame[start:end]) * rng.choice((0, 2, 3))
 
 
-MUTATIONS: Final[tuple[tuple[str, Callable[[bytearray, random.Random, Frames], None]], ...]] = (
+MUTATIONS: Final[tuple[tuple[str, Callable[[bytearray, random.Random, FuzzFrames], None]], ...]] = (
     ("none", _nothing),
     ("bits", _bits),
     ("bytes", _bytes),

@@ -12,7 +12,7 @@ import pytest
 
 from klamm.bench import stubs
 from klamm.bench.contenders import RIVALS, KlammContender, kafka_contender
-from klamm.bench.relay import OperationCounter
+from klamm.bench.operation_counts import OperationCounter
 from klamm.bench.stubs import BenchFailed, quiet
 from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper import jute
