@@ -245,9 +245,6 @@ class Side:
         mode = CreateMode.PERSISTENT_SEQUENTIAL if path.endswith("_") else CreateMode.PERSISTENT
         await self.zk.create(path, data.encode(), mode)
 
-    async def overwrite_state(self, partition: str, data: str) -> None:
-        await self.zk.set(partition_state.path(name(partition)), data.encode())
-
     async def delete(self, path: str) -> None:
         await self.zk.delete(path)
 

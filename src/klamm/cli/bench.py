@@ -8,12 +8,7 @@ import typer
 
 from klamm.cli.output import Json, clear_errors, print_json, print_table
 
-bench_app = typer.Typer(help="Benchmarks.", no_args_is_help=True)
-
-
-@bench_app.callback()
-def _group() -> None:
-    """Benchmarks of this machine; each starts what it needs and ends it."""
+bench_app = typer.Typer(help="Measure klamm on this machine.", no_args_is_help=True)
 
 
 @bench_app.command()

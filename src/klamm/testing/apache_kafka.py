@@ -108,14 +108,8 @@ class ApacheKafkaBroker(BrokerProcess):
             "num.io.threads": 4,
         }
 
-    def controller_log(self) -> str:
-        return self._read("controller.log")
-
     def state_change_log(self) -> str:
-        return self._read("state-change.log")
-
-    def _read(self, name: str) -> str:
-        path = self.directory / name
+        path = self.directory / "state-change.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
 
