@@ -25,7 +25,7 @@ from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.flush_scheduler import FlushScheduler
 from klamm.log.log import Log
 from klamm.log.recovery import LoadedLog, load_log
-from klamm.log.retention import deletable_segments
+from klamm.log.segments.retention import deletable_segments
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition

@@ -11,7 +11,7 @@ import pytest
 from klamm.broker.partition import Partition, PartitionOrder
 from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.log import AppendInfo, ReadResult
+from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.config import TopicConfig
 from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NoNode
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
