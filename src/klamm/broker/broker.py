@@ -27,7 +27,6 @@ from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.log_manager import LogManager
 from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.ids import BrokerEpoch, BrokerId
@@ -50,7 +49,6 @@ class Broker:
         zk: ZooKeeper,
         network: Network,
         logs: LogManager,
-        relocations: Relocations,
         events: EventSink,
         metrics: MetricsRegistry,
         authorizer: Authorizer,
@@ -76,7 +74,6 @@ class Broker:
             configs=self._configs,
             events=events,
             endpoint=self._leader_endpoint,
-            relocations=relocations,
         )
         self._dynamic_configs = DynamicConfigs(
             broker_id, zk, self._configs, logs, self.replicas.leader_quota, self.replicas.follower_quota

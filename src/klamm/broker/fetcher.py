@@ -26,7 +26,8 @@ from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota, is_named
 from klamm.broker.truncation import truncation
 from klamm.log.leader_epochs import EpochEndOffset
-from klamm.log.log import Log, UnexpectedAppendOffset
+from klamm.log.log import Log
+from klamm.log.log_results import UnexpectedAppendOffset
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.model.ports import Buffer, Clock

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from klamm.broker import isr as rules
 from klamm.broker.isr import Follower
 from klamm.log.leader_epochs import EpochEndOffset
-from klamm.log.log import AppendInfo, Log, ReadResult
+from klamm.log.log import Log
+from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from klamm.broker.partition import Bound, Partition
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.replication_quota import is_named
-from klamm.log.log import AbortedTransaction, Log
+from klamm.log.log import Log
+from klamm.log.log_results import AbortedTransaction
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
 from klamm.model.ports import Buffer

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, TypeVar
 from klamm.broker.fetcher import Fetchers, LeaderEndpoint
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
-from klamm.broker.log_dir_mover import Relocator
 from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
 from klamm.broker.partition import Partition, PartitionOrder
 from klamm.broker.partition_gauges import Tallies
@@ -26,7 +25,6 @@ from klamm.broker.purgatory import Purgatory
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import validate_name
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker
@@ -91,7 +89,6 @@ class ReplicaManager:
         configs: TopicConfigs,
         events: EventSink,
         endpoint: Callable[[BrokerId], LeaderEndpoint],
-        relocations: Relocations,
     ) -> None:
         self.me = me
         self.config = config
@@ -117,7 +114,6 @@ class ReplicaManager:
         self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
         backoff = config.replica_fetch_backoff_ms / 1000
         self.fetchers = Fetchers(endpoint, clock, backoff, self.follower_quota, self.moved)
-        self.relocator = Relocator(relocations, self._relocated)
         self._tasks: asyncio.TaskGroup | None = None
         self._has_orders = asyncio.Event()
 
@@ -126,13 +122,14 @@ class ReplicaManager:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ReplicaManager]:
         self.logs.on_offline = self._directory_failed
+        self.logs.dir_moves.on_moved = self._log_moved
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             timers = [
                 tasks.create_task(self._shrink_isrs(), name="isr-shrink"),
                 tasks.create_task(self._notifications.run(), name="isr-notifications"),
                 tasks.create_task(self._checkpoint_high_watermarks(), name="high-watermark-checkpoint"),
-                tasks.create_task(self.relocator.run(), name="relocator"),
+                tasks.create_task(self.logs.dir_moves.run(), name="log-dir-moves"),
             ]
             try:
                 yield self
@@ -229,7 +226,7 @@ class ReplicaManager:
             cause,
         )
 
-    def _relocated(self, name: TopicPartition) -> None:
+    def _log_moved(self, name: TopicPartition) -> None:
         """The same records in another directory: whoever held the old log takes the new one."""
         partition = self.partitions.get(name)
         if partition is None or partition.log is None:
@@ -444,7 +441,7 @@ class ReplicaManager:
         return ErrorCode.FENCED_LEADER_EPOCH if order.leader_epoch < known.leader_epoch else ErrorCode.NONE
 
     def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:
-        self.relocator.give_up(name)
+        self.logs.dir_moves.cancel(name)
         partition = self.partitions.pop(name, None)
         if partition is not None:
             before = role_of(partition)

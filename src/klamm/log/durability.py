@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.producers.producer_history import ProducerHistory
-from klamm.log.segment import Segment
-from klamm.log.segments import Segments
+from klamm.log.producers.producer_state_manager import ProducerStateManager
+from klamm.log.segments.log_segment import LogSegment
+from klamm.log.segments.log_segments import LogSegments
 from klamm.model.ports import Disk
 
 
@@ -20,7 +20,7 @@ from klamm.model.ports import Disk
 class FlushPlan:
     target: int
     generation: int
-    segments: list[Segment]
+    segments: list[LogSegment]
     syncs: list[Callable[[], None]]
     snapshots: dict[int, tuple[str, bytes]]
     epochs: bytes | None
@@ -31,8 +31,8 @@ class Durability:
         self,
         disk: Disk,
         directory: str,
-        segments: Segments,
-        producers: ProducerHistory,
+        segments: LogSegments,
+        producers: ProducerStateManager,
         epochs: LeaderEpochCache,
         recovery_point: int,
     ) -> None:
@@ -45,7 +45,7 @@ class Durability:
         self.generation = 0
         """Counts truncations."""
 
-    def cut(self, offset: int) -> bool:
+    def truncating(self, offset: int) -> bool:
         """The log is about to be truncated. True if the recovery point had to be lowered."""
         self.generation += 1
         lowered = self.recovery_point > offset
@@ -67,7 +67,7 @@ class Durability:
             epochs=epochs,
         )
 
-    def _unflushed(self, log_end_offset: int) -> list[Segment]:
+    def _unflushed(self, log_end_offset: int) -> list[LogSegment]:
         """From the recovery point on; a segment sealed since has a last index entry even if its batches are safe."""
         behind = self.recovery_point < log_end_offset
         found = self._segments.holding_or_after(self.recovery_point) if behind else []

@@ -1,9 +1,9 @@
-"""One partition's log: what may be appended, what may be read, and where its offsets stand.
+"""One partition's log: what may be appended, what may be read, and its offsets.
 
 Invariants: log start ≤ high watermark ≤ log end; last stable offset ≤ high watermark; recovery point ≤ log end. Appends
-and reads run in the event loop and end in the page cache; `flush`, and whatever else waits for the platter, runs in the
-disk pool. An append is one write. The first file operation that fails ends the life of the log in this process
-(KAFKA-10778): what is on disk is then known only to a recovery.
+and reads run in the event loop and end in the page cache; `flush` and everything else that waits for the disk runs in
+the disk pool. An append is one write. The first file operation that fails makes the log unusable in this process
+(KAFKA-10778): only a recovery can tell what is on disk then.
 """
 
 from __future__ import annotations
@@ -15,53 +15,35 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from klamm.log.compaction.swap import Swap
 from klamm.log.durability import Durability
-from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.lookup import find_aborted, find_timestamp
-from klamm.log.producers.producer_history import ProducerHistory
-from klamm.log.producers.producer_state import CompletedTransaction, ProducerState
-from klamm.log.recovery import LoadedLog, apply_to_producers
-from klamm.log.rolling import is_full, is_old
-from klamm.log.segment import Segment
-from klamm.log.segments import Segments
-from klamm.log.validation import AppendOrigin, StoredBatch, check_batches, store
-from klamm.log.values import (
-    AbortedTransaction,
-    AppendInfo,
-    LogOwner,
-    ReadResult,
-    TimestampOffset,
-    UnexpectedAppendOffset,
-)
+from klamm.log.log_owner import LogOwner
+from klamm.log.log_results import AbortedTransaction, AppendInfo, ReadResult, TimestampOffset
+from klamm.log.producers.producer_replay import apply_batch, complete_transaction
+from klamm.log.producers.producer_state import ProducerState
+from klamm.log.producers.producer_state_manager import ProducerStateManager
+from klamm.log.recovery import LoadedLog
+from klamm.log.segments.log_segment import LogSegment
+from klamm.log.segments.log_segments import LogSegments
+from klamm.log.segments.lookup import find_aborted, find_timestamp
+from klamm.log.segments.rolling import is_full, is_old
+from klamm.log.validation import AppendOrigin, assign_offsets, check_batches, check_continues
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch, TopicPartition
 from klamm.model.ports import Buffer, Clock, Disk
 from klamm.model.settings import LONG_MAX
-from klamm.wire.batch import BatchHeader, check_crc, iter_batches
-from klamm.wire.records import read_end_transaction_marker
-
-__all__ = [
-    "AbortedTransaction",
-    "AppendInfo",
-    "AppendOrigin",
-    "Log",
-    "LogOwner",
-    "ReadResult",
-    "TimestampOffset",
-    "UnexpectedAppendOffset",
-]
+from klamm.wire.batch import BatchHeader, iter_batches
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 EPOCHS_FLUSH_MS = 2_000
-"""Until a new leader epoch is in its file. Recovery rebuilds it from the batches until then, and at a fail-over, when a
-thousand logs begin an epoch at once, their thousand flushes must not compete with the first records."""
+"""Delay until a new leader epoch is written to its file; until then recovery rebuilds it from the batches. After a
+fail-over a thousand logs begin an epoch at once, and their flushes must not compete with the first records."""
 
 
 def _storage(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
-    """Refuses a failed log; an OSError inside makes it one."""
+    """Refuse to work on a failed log; an OSError in the method makes the log failed."""
 
     @wraps(method)
     def guarded(log: Log, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -92,11 +74,11 @@ class Log:
         self._owner = owner
         self.topic_partition = topic_partition
         self.directory = directory
-        """Of this partition; its parent is the log directory."""
+        """The directory of this partition; its parent is the log directory."""
         self.config = config
-        """Replaceable at any time: limits count from the next append."""
+        """May be replaced at any time; new limits apply from the next append."""
         self._segments = loaded.segments
-        self._producers = ProducerHistory(loaded.producers, loaded.snapshots)
+        self._producers = ProducerStateManager(loaded.producers, loaded.snapshots)
         self.epochs: LeaderEpochCache = loaded.epochs
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
@@ -111,7 +93,7 @@ class Log:
         self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_within(self, EPOCHS_FLUSH_MS))
         self._refresh_unstable()
 
-    # --- where it stands ---------------------------------------------------------------------------------------------
+    # --- offsets and state -------------------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -127,7 +109,7 @@ class Log:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is open, or finished by a marker that the HW does not cover."""
+        """Start of the oldest transaction that is still open, or whose end marker lies above the high watermark."""
         return self._first_unstable
 
     @property
@@ -137,11 +119,11 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """What lies below survives a power cut; a recovery begins in the segment that holds it."""
+        """Offsets below it survive a power cut; a recovery begins in the segment that holds it."""
         return self._durability.recovery_point
 
     @property
-    def segments(self) -> Segments:
+    def segments(self) -> LogSegments:
         return self._segments
 
     @property
@@ -150,7 +132,7 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """Another number, another past: something was truncated in between."""
+        """Changes with every truncation."""
         return self._durability.generation
 
     @property
@@ -159,7 +141,7 @@ class Log:
 
     @property
     def failed(self) -> bool:
-        """A file operation failed: every append and read raises KAFKA_STORAGE_ERROR from now on."""
+        """A file operation failed: every append and read raises KAFKA_STORAGE_ERROR."""
         return self._failure is not None
 
     def check_usable(self) -> None:
@@ -167,7 +149,7 @@ class Log:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {self._failure}")
 
     def fail(self, error: OSError) -> KafkaError:
-        """Take no more appends; returns what the caller raises."""
+        """Stop using the files; returns the error for the caller to raise."""
         if self._failure is None:
             self._failure = error
             self._owner.storage_failed(self, error)
@@ -179,22 +161,25 @@ class Log:
     def append_as_leader(
         self, records: Buffer, leader_epoch: LeaderEpoch, *, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Validate, assign offsets, write. Raises KafkaError with nothing written.
+        """Validate, assign offsets, write. If it raises KafkaError, nothing was written.
 
-        Several batches at once are taken only without producer ids: Produce carries one batch a partition since v3.
+        Several batches at once are accepted only without producer ids: Produce v3 and later has one per partition.
         """
         view = memoryview(records)
         now_ms = self._clock.wall_ms()
         batches = check_batches(view, self.config, origin)
-        duplicate = self._check_producer(view, batches, origin)
+        duplicate = self._producers.check(view, batches, origin)
         if duplicate is not None:
-            return duplicate
-        stored = self._assign(view, batches, leader_epoch, now_ms)
+            first, last, time = duplicate.first_offset, duplicate.last_offset, duplicate.timestamp
+            return AppendInfo(first, last, time, time, self._log_start_offset, duplicate=True)
+        stored = assign_offsets(
+            view, batches, self.config, next_offset=self._log_end_offset, leader_epoch=leader_epoch, now_ms=now_ms
+        )
         headers = [batch.header for batch in stored]
         size = sum(batch.size for batch in stored)
         if size > self.config.segment_bytes:
             raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes, segment.bytes is {self.config.segment_bytes}"
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes are more than segment.bytes={self.config.segment_bytes}"
             )
         max_timestamp = max(header.max_timestamp for header in headers)
         self._maybe_roll(size, headers[0].base_offset, headers[-1].last_offset, max_timestamp, now_ms)
@@ -204,53 +189,21 @@ class Log:
             headers[0].base_offset, headers[-1].last_offset, max_timestamp, log_append_time, self._log_start_offset
         )
 
-    def _assign(
-        self, view: memoryview, batches: list[tuple[int, BatchHeader]], leader_epoch: LeaderEpoch, now_ms: int
-    ) -> list[StoredBatch]:
-        stored: list[StoredBatch] = []
-        next_offset = self._log_end_offset
-        for position, header in batches:
-            batch = view[position : position + header.size_in_bytes]
-            stored.append(
-                store(batch, header, self.config, base_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms)
-            )
-            next_offset += header.last_offset_delta + 1
-        return stored
-
-    def _check_producer(
-        self, view: memoryview, batches: list[tuple[int, BatchHeader]], origin: AppendOrigin
-    ) -> AppendInfo | None:
-        """The original's offsets if this is a retry of what was written already."""
-        position, header = batches[0]
-        if len(batches) > 1 and any(header.has_producer_id for _, header in batches):
-            raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch with a producer id")
-        if not header.has_producer_id:
-            return None
-        state = self._producers.state
-        if header.is_control:
-            state.check_marker(header, read_end_transaction_marker(view[position:]))
-            return None
-        if origin is AppendOrigin.COORDINATOR:
-            state.check_coordinator_batch(header)
-            return None
-        found = state.duplicate_of(header)
-        if found is None:
-            state.check(header)
-            return None
-        time = found.timestamp
-        return AppendInfo(found.first_offset, found.last_offset, time, time, self._log_start_offset, duplicate=True)
-
     @_storage
     def append_as_follower(self, records: Buffer) -> AppendInfo:
-        """Batches with the offsets and epochs that the leader gave them. A torn one at the end is left out.
+        """Append batches with the offsets and epochs that the leader assigned. A torn batch at the end is left out.
 
-        Raises CORRUPT_MESSAGE (fetch again) or UnexpectedAppendOffset (a fault of the caller) with nothing written.
+        Raises CORRUPT_MESSAGE (fetch again) or UnexpectedAppendOffset (a bug in the caller); then nothing was written.
         """
         view = memoryview(records)
         batches = list(iter_batches(view))
         if not batches:
             return AppendInfo(self._log_end_offset, self._log_end_offset - 1, -1, -1, self._log_start_offset)
-        self._check_continues(view, batches)
+        first = batches[0][1].base_offset
+        is_empty = self._log_end_offset == self._log_start_offset
+        check_continues(view, batches, self.topic_partition, self._log_end_offset, is_empty=is_empty)
+        if first < self._log_end_offset:
+            self.truncate_fully_and_start_at(first)
         now_ms = self._clock.wall_ms()
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = 0
@@ -265,24 +218,7 @@ class Log:
             run_bytes += size
         self._write_run(view, run)
         max_timestamp = max(header.max_timestamp for _, header in batches)
-        first_offset = batches[0][1].base_offset
-        return AppendInfo(first_offset, self._log_end_offset - 1, max_timestamp, -1, self._log_start_offset)
-
-    def _check_continues(self, view: memoryview, batches: list[tuple[int, BatchHeader]]) -> None:
-        first = batches[0][1]
-        if first.base_offset < self._log_end_offset:
-            # An empty log that starts inside a batch: the leader deleted records up to there, but sends whole batches.
-            is_empty = self._log_end_offset == self._log_start_offset
-            if not is_empty or first.last_offset < self._log_end_offset:
-                raise UnexpectedAppendOffset(self.topic_partition, first.base_offset, self._log_end_offset)
-        expected = first.base_offset
-        for position, header in batches:
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise UnexpectedAppendOffset(self.topic_partition, header.base_offset, expected)
-            check_crc(view, position, header)
-            expected = header.next_offset
-        if first.base_offset < self._log_end_offset:
-            self.truncate_fully_and_start_at(first.base_offset)
+        return AppendInfo(first, self._log_end_offset - 1, max_timestamp, -1, self._log_start_offset)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]]) -> None:
         start, (last_position, last) = run[0][0], run[-1]
@@ -290,7 +226,7 @@ class Log:
         self._write([view[start:end]], end - start, [header for _, header in run], view[start:end])
 
     def _write(self, chunks: list[Buffer], size: int, headers: list[BatchHeader], view: memoryview) -> None:
-        """One write, then everything that follows from it. `view` has the batches' records, for markers."""
+        """One write, then everything that follows from it. `view` holds the batches, for the content of markers."""
         segment = self._segments.active
         position = segment.append(chunks, size)
         state = self._producers.state
@@ -300,26 +236,17 @@ class Log:
             self._log_end_offset = header.next_offset
             self.epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
             if header.producer_id >= 0:
-                completed = apply_to_producers(header, view[in_view:], state, self._clock.wall_ms())
+                completed = apply_batch(header, view[in_view:], state, self._clock.wall_ms())
                 if completed is not None:
-                    self._complete(segment, completed)
+                    complete_transaction(segment, state, completed)
                 self._refresh_unstable()
             position += header.size_in_bytes
             in_view += header.size_in_bytes
         state.end_offset = self._log_end_offset
-        self._flush_if_asked()
+        self._flush_if_due()
 
-    def _complete(self, segment: Segment, completed: CompletedTransaction) -> None:
-        state = self._producers.state
-        if completed.aborted:
-            stable = state.stable_offset_after(completed)
-            segment.transaction_index.append(
-                AbortedEntry(completed.producer_id, completed.first_offset, completed.last_offset, stable)
-            )
-        state.complete(completed)
-
-    def _flush_if_asked(self) -> None:
-        """flush.messages and flush.ms, both off by default: durability is replication."""
+    def _flush_if_due(self) -> None:
+        """flush.messages and flush.ms, both off by default: replication provides durability."""
         if self._log_end_offset - self.recovery_point >= self.config.flush_messages:
             self._owner.flush_soon(self)
         elif self.config.flush_ms < LONG_MAX:
@@ -334,7 +261,7 @@ class Log:
 
     @_storage
     def roll(self) -> None:
-        """Close the active segment and begin the next at the log's end; nothing to do if it is empty."""
+        """Seal the active segment and begin the next one at the log end; does nothing if the active one is empty."""
         self._roll_to(self._log_end_offset)
 
     def _roll_to(self, base_offset: int) -> None:
@@ -348,7 +275,7 @@ class Log:
 
     def _add_segment(self, base_offset: int) -> None:
         jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        segment = Segment(
+        segment = LogSegment(
             self._disk,
             self.directory,
             base_offset,
@@ -363,38 +290,39 @@ class Log:
 
     @_storage
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> ReadResult:
-        """Batches wholly below `upper_bound` (LEO, HW or LSO), at most `max_bytes` of them, except that the first one
-        comes whole whatever its size if `at_least_one`. Raises OFFSET_OUT_OF_RANGE outside [log start, LEO]."""
+        """Batches wholly below `upper_bound` (log end, high watermark or last stable offset), at most `max_bytes`; with
+        `at_least_one` the first batch is returned whatever its size. Raises OFFSET_OUT_OF_RANGE outside the log."""
         if not self._log_start_offset <= offset <= self._log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {self.topic_partition}: it has {self._log_start_offset} to {self._log_end_offset}",
+                f"offset {offset} is outside {self.topic_partition}, which has offsets {self._log_start_offset} to "
+                f"{self._log_end_offset}",
             )
         at_end = upper_bound >= self._log_end_offset
         for segment in self._segments.holding_or_after(offset) if offset < upper_bound else ():
             if segment.base_offset >= upper_bound:
                 break
             found = segment.read(offset, max_bytes, upper_bound, at_end=at_end, at_least_one=at_least_one)
-            # Where compaction took the end of a segment, the next batch is in a later one.
+            # If compaction removed the end of this segment, the next batch is in a later one.
             if found.records or segment.position_of(offset) < segment.size:
-                return ReadResult(*found)
+                return found
         return ReadResult(b"", offset, offset)
 
     @_storage
     def offset_for_timestamp(self, timestamp: int, bound: int) -> TimestampOffset | None:
-        """The first record at or after that time, if its offset is below `bound`."""
+        """The first record with this timestamp or a later one, if its offset is below `bound`."""
         found = find_timestamp(self._segments, self._log_start_offset, timestamp)
         return found if found is not None and found.offset < bound else None
 
     @_storage
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Those that a reader of [from, to) must skip; may name more, never fewer."""
+        """The aborted transactions that a reader of [from, to) must skip; may include others, but misses none."""
         return find_aborted(self._segments, from_offset, to_offset)
 
-    # --- offsets -----------------------------------------------------------------------------------------------------
+    # --- high watermark and log start --------------------------------------------------------------------------------
 
     def update_high_watermark(self, offset: int) -> bool:
-        """Set, bounded to [log start, LEO]; may lower it (a follower). True if it changed."""
+        """Set it, limited to [log start, log end]; a follower may lower it. True if it changed."""
         bounded = max(self._log_start_offset, min(offset, self._log_end_offset))
         if bounded == self._high_watermark:
             return False
@@ -402,7 +330,7 @@ class Log:
         return True
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """The leader's form: only ever raises it."""
+        """Raise it, never lower it: what a leader does."""
         return offset > self._high_watermark and self.update_high_watermark(offset)
 
     def _set_high_watermark(self, offset: int) -> None:
@@ -416,10 +344,13 @@ class Log:
 
     @_storage
     def advance_log_start(self, offset: int) -> bool:
-        """Raise LSTART; segments below it go with the next retention pass. OFFSET_OUT_OF_RANGE above the HW."""
+        """Raise the log start; the next retention pass deletes the segments below it. True if it changed.
+
+        Raises OFFSET_OUT_OF_RANGE above the high watermark.
+        """
         if offset > self._high_watermark:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"log start {offset} above the high watermark {self._high_watermark}"
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"log start {offset} is above the high watermark {self._high_watermark}"
             )
         if offset <= self._log_start_offset:
             return False
@@ -430,14 +361,14 @@ class Log:
 
     @_storage
     def delete_oldest(self, count: int) -> int:
-        """The first `count` segments, which lie below the high watermark; if that is all of them, one is begun."""
+        """Delete the first `count` segments, which must lie below the high watermark; the log keeps at least one."""
         if count == len(self._segments):
             self._roll_to(self._log_end_offset)
         self._delete(self._segments.take_first(count))
         self.advance_log_start(min(self._segments.first.base_offset, self._high_watermark))
         return count
 
-    def _delete(self, segments: list[Segment]) -> None:
+    def _delete(self, segments: list[LogSegment]) -> None:
         renamed = [path for segment in segments for path in segment.rename_deleted()]
         if renamed:
             self._owner.remove_later(renamed, self.config.file_delete_delay_ms)
@@ -446,53 +377,54 @@ class Log:
 
     @_storage
     def truncate_to(self, offset: int) -> bool:
-        """Cut the end off. True if anything was cut; an epoch that begins at the end goes in any case (KAFKA-10706)."""
+        """Remove everything from `offset` on; True if there was anything. A leader epoch that begins at the log end is
+        removed in any case (KAFKA-10706)."""
         if offset >= self._log_end_offset:
             self.epochs.truncate_from_end(self._log_end_offset)
             return False
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._prepare_cut(offset)
+        self._prepare_truncation(offset)
         self._delete(self._segments.take_above(offset))
         self._segments.active.truncate_to(offset)
         self._log_end_offset = offset
         self._log_start_offset = min(self._log_start_offset, offset)
         self.epochs.truncate_from_end(offset)
         now_ms = self._clock.wall_ms()
-        self._producers.return_to(offset, self._segments, log_start_offset=self._log_start_offset, now_ms=now_ms)
+        self._producers.truncate_to(offset, self._segments, log_start_offset=self._log_start_offset, now_ms=now_ms)
         self._set_high_watermark(min(self._high_watermark, offset))
         return True
 
     @_storage
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Everything goes; the log is empty and begins at `offset`, which becomes the high watermark too."""
-        self._prepare_cut(offset)
+        """Remove everything; the empty log begins at `offset`, which is also its high watermark."""
+        self._prepare_truncation(offset)
         self._delete(self._segments.take_first(len(self._segments)))
         self._add_segment(offset)
         self._log_start_offset = self._log_end_offset = self._durability.recovery_point = offset
         self.epochs.clear()
-        self._producers.start_anew(offset)
+        self._producers.reset_to(offset)
         self._set_high_watermark(offset)
 
-    def _prepare_cut(self, offset: int) -> None:
-        """First of all: a crash in the middle must find checkpoints from which it sees the cut, and no swap to finish
-        that would bring back what is cut off."""
+    def _prepare_truncation(self, offset: int) -> None:
+        """Runs first: a crash in the middle of a truncation must find checkpoints that do not promise what was removed,
+        and no swap to finish, which would bring it back."""
         self.finish_swap()
-        lowered = self._durability.cut(offset)
+        lowered = self._durability.truncating(offset)
         self._owner.truncating(self, offset, recovery_point_lowered=lowered)
 
     # --- compaction --------------------------------------------------------------------------------------------------
 
     @_storage
     def begin_swap(self, swap: Swap) -> None:
-        """From here on a restart finishes it; so must we, whatever happens to the log meanwhile."""
+        """From here on the swap will be finished, by us or by a restart, whatever happens to the log meanwhile."""
         self._swap = swap
         swap.begin()
 
     @_storage
     def finish_swap(self) -> None:
-        """Readers that come now find the cleaned segment; there may be none to finish."""
+        """Readers find the cleaned segment from now on. Does nothing if no swap has begun."""
         swap, self._swap = self._swap, None
         if swap is not None:
             renamed = swap.finish()
@@ -502,7 +434,7 @@ class Log:
     # --- durability --------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Everything up to the present end to the platter, off the loop; then the recovery point is there."""
+        """Sync everything up to the current log end, off the loop, and move the recovery point there."""
         self.check_usable()
         try:
             plan = self._durability.plan(self._log_end_offset)
@@ -515,7 +447,7 @@ class Log:
         self._producers.state.expire(self._clock.wall_ms() - idle_ms)
 
     def close(self) -> None:
-        """Everything to the platter and the files closed: the next load is clean. Runs in the pool; raises OSError."""
+        """Sync everything and close the files, so that the next load is clean. Runs in the pool; raises OSError."""
         try:
             if self._failure is None:
                 self._segments.active.seal()
@@ -530,7 +462,7 @@ class Log:
             segment.close_files()
 
     def move_to(self, directory: str) -> None:
-        """The directory was renamed for deletion: nothing reads or writes this log any more."""
+        """The directory was renamed for deletion: from now on nothing reads or writes this log."""
         self.directory = directory
         self.deleted = True
         self._failure = self._failure or FileNotFoundError(f"{self.topic_partition} was deleted")

@@ -21,10 +21,11 @@ from klamm.log.directories.log_directories import LogDirectories
 from klamm.log.directories.log_directory import Kind, LogDirectory, PartitionDirectory, Past, deleted_name
 from klamm.log.directories.offset_checkpoints import OffsetCheckpoints
 from klamm.log.directories.removal import DelayedRemoval
+from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.flush_scheduler import FlushScheduler
 from klamm.log.log import Log
 from klamm.log.recovery import LoadedLog, load_log
-from klamm.log.retention import deletable_segments
+from klamm.log.segments.retention import deletable_segments
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
@@ -58,6 +59,7 @@ class LogManager:
         self._removal = DelayedRemoval(disk)
         self._checkpoints = OffsetCheckpoints(disk, self._directories, self._logs_in, self._take_offline)
         self.cleaner = LogCleaner(disk, clock, config, self)
+        self.dir_moves = LogDirMoves(disk, clock, random, self)
         self._closed = False
         self.on_offline: OfflineCallback | None = None
 
@@ -270,32 +272,14 @@ class LogManager:
         wanted = self._wanted_home.pop(partition, None)
         return wanted if wanted is not None and wanted.failure is None else None
 
-    def exchange(self, partition: TopicPartition, target: LogDirectory, copy: str) -> None:
-        """The closed log at `copy`, which has everything, takes the place of the present one, in one step of the loop:
-        first it gets the plain name, then the old one is renamed for deletion."""
-        current, source = self._logs[partition], self._home[partition]
-        path, trash = (
-            target.file(str(partition)),
-            source.file(deleted_name(partition, f"{self._random.getrandbits(128):032x}")),
-        )
+    def replace(self, current: Log, directory: LogDirectory, loaded: LoadedLog) -> None:
+        """`loaded`, a complete copy of `current` in `directory`, takes its place; `current` is renamed for deletion."""
+        partition = current.topic_partition
+        source = self._home[partition]
+        trash = source.file(deleted_name(partition, f"{self._random.getrandbits(128):032x}"))
         high_watermark = current.high_watermark
-        self._disk.rename(copy, path)
-        self._disk.sync_directory(target.path)
-        try:
-            loaded = load_log(
-                self._disk,
-                path,
-                current.config,
-                log_start_offset=current.log_start_offset,
-                recovery_point=current.log_end_offset,
-                clean=True,
-                now_ms=self._clock.wall_ms(),
-            )
-        except KafkaError:
-            self._disk.rename(path, copy)  # else the partition would exist twice, and the next start refuse
-            raise
         self._flushes.forget(partition)
-        self._home[partition] = target  # whatever happens to the old directory now does not concern it
+        self._home[partition] = directory  # from here on a failure of the old directory does not concern the partition
         current.close_files()
         try:
             self._disk.rename(current.directory, trash)
@@ -303,14 +287,14 @@ class LogManager:
             self._take_offline(source, error)
         current.move_to(trash)
         source.log_count -= 1
-        log = self._adopt(partition, target, path, current.config, loaded)
-        for entry in current.epochs.entries:  # one that begins at the end has no batch to be read from
+        log = self._adopt(partition, directory, directory.file(str(partition)), current.config, loaded)
+        for entry in current.epochs.entries:  # an epoch that begins at the log's end has no batch to be read from
             log.epochs.assign(entry.epoch, entry.start_offset)
         log.update_high_watermark(high_watermark)
-        for directory in (target, source):
-            if directory.failure is None:
-                self._checkpoints.guarded(directory, self._checkpoints.write_all)
-                self._checkpoints.guarded(directory, self.cleaner.write_checkpoint)
+        for changed in (directory, source):
+            if changed.failure is None:
+                self._checkpoints.guarded(changed, self._checkpoints.write_all)
+                self._checkpoints.guarded(changed, self.cleaner.write_checkpoint)
         self.remove_later([trash], current.config.file_delete_delay_ms)
 
     def _make(self, directory: LogDirectory, partition: TopicPartition, config: TopicConfig) -> LoadedLog:

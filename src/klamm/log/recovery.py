@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from klamm.log.compaction.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
-from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from klamm.log.leader_epochs import LeaderEpochCache
+from klamm.log.producers.producer_replay import apply_batch, complete_transaction, rebuild_state
 from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
-from klamm.log.producers.producer_state import CompletedTransaction, ProducerState
-from klamm.log.segment import (
+from klamm.log.producers.producer_state import ProducerState
+from klamm.log.segments.log_segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
-    Segment,
+    LogSegment,
     offset_in,
 )
-from klamm.log.segments import Segments
+from klamm.log.segments.log_segments import LogSegments
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
@@ -43,7 +43,6 @@ from klamm.wire.batch import (
     has_valid_crc,
     read_header,
 )
-from klamm.wire.records import read_end_transaction_marker
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ _READ_BYTES: Final = 1 << 20
 class LoadedLog:
     """What is in a partition directory, consistent and ready to be appended to."""
 
-    segments: Segments
+    segments: LogSegments
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
     producers: ProducerState
@@ -77,57 +76,13 @@ def load_log(
     return _Loader(disk, directory, config, now_ms).load(log_start_offset, recovery_point, clean)
 
 
-def apply_to_producers(
-    header: BatchHeader, batch: Buffer, state: ProducerState, now_ms: int
-) -> CompletedTransaction | None:
-    """What one batch of the log, as it lies there, does to the producer state. `batch` is read for markers only."""
-    completed = None
-    if header.has_producer_id:
-        if header.is_control:
-            if header.count:  # an empty one was cleaned, and its transaction with it
-                marker = read_end_transaction_marker(batch)
-                completed = state.record_marker(header, marker, header.base_offset, now_ms)
-        else:
-            state.record(header, header.base_offset, now_ms)
-    state.end_offset = header.next_offset
-    return completed
-
-
-def rebuild_producers(
-    segments: Segments, snapshots: ProducerSnapshots, *, log_start_offset: int, target: int, now_ms: int
-) -> ProducerState:
-    """State before `target`: the newest snapshot and a scan of the headers from there, without validation.
-
-    A snapshot from before the log's start is of no use: batches between the two are gone, and with them the sequences
-    that would follow.
-    """
-    found = snapshots.newest_at_or_below(target, now_ms)
-    state = found[1] if found is not None and found[0] >= log_start_offset else ProducerState()
-    start = max(state.end_offset, log_start_offset)
-    for segment in segments.holding_or_after(start) if start < target else ():
-        if segment.base_offset >= target:
-            break
-        for position, header in segment.headers(segment.position_of(max(start, segment.base_offset))):
-            if header.last_offset >= target:
-                break
-            completed = apply_to_producers(header, _marker_bytes(segment, position, header), state, now_ms)
-            if completed is not None:
-                state.complete(completed)
-    state.end_offset = target
-    return state
-
-
-def _marker_bytes(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    return segment.pread(header.size_in_bytes, position) if header.is_control else b""
-
-
 class _Loader:
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, now_ms: int) -> None:
         self._disk = disk
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
-        self._segments = Segments()
+        self._segments = LogSegments()
         self._epochs = LeaderEpochCache(disk, f"{directory}/{EPOCHS_FILE}")
         self._snapshots = ProducerSnapshots(disk, directory)
 
@@ -192,16 +147,21 @@ class _Loader:
             if name.endswith(LOG_SUFFIX) and base_offset is not None:
                 self._segments.add(self._segment(base_offset, self._disk.modified_ms(self._path(name))))
 
-    def _segment(self, base_offset: int, created_ms: int) -> Segment:
-        interval = self._config.index_interval_bytes
-        return Segment(self._disk, self._directory, base_offset, created_ms=created_ms, index_interval_bytes=interval)
+    def _segment(self, base_offset: int, created_ms: int) -> LogSegment:
+        return LogSegment(
+            self._disk,
+            self._directory,
+            base_offset,
+            created_ms=created_ms,
+            index_interval_bytes=self._config.index_interval_bytes,
+        )
 
-    def _new_segment(self, base_offset: int) -> Segment:
+    def _new_segment(self, base_offset: int) -> LogSegment:
         segment = self._segment(base_offset, self._now_ms)
         segment.create()
         return segment
 
-    def _drop(self, segments: list[Segment]) -> None:
+    def _drop(self, segments: list[LogSegment]) -> None:
         for segment in segments:
             for path in segment.rename_deleted():
                 self._disk.remove(path)
@@ -235,7 +195,7 @@ class _Loader:
                 )
             segment.close_files()
 
-    def _recover(self, segment: Segment, log_start_offset: int) -> bool:
+    def _recover(self, segment: LogSegment, log_start_offset: int) -> bool:
         """True if every byte of it was good; otherwise it was cut, and all after it are gone."""
         base = segment.base_offset
         state = self._producers_at(base, log_start_offset)
@@ -258,7 +218,7 @@ class _Loader:
         return not lost
 
     def _producers_at(self, target: int, log_start_offset: int) -> ProducerState:
-        return rebuild_producers(
+        return rebuild_state(
             self._segments,
             self._snapshots,
             log_start_offset=min(log_start_offset, target),
@@ -266,7 +226,7 @@ class _Loader:
             now_ms=self._now_ms,
         )
 
-    def _replay_segment(self, segment: Segment, state: ProducerState) -> int:
+    def _replay_segment(self, segment: LogSegment, state: ProducerState) -> int:
         """Indexes, epochs and producer state from the batches; returns where the good ones end."""
         segment.reset()
         valid = 0
@@ -278,23 +238,18 @@ class _Loader:
         return valid
 
     def _replay(
-        self, segment: Segment, position: int, header: BatchHeader, batch: Buffer, state: ProducerState
+        self, segment: LogSegment, position: int, header: BatchHeader, batch: Buffer, state: ProducerState
     ) -> None:
         latest = self._epochs.latest_epoch
         if latest is None or header.leader_epoch > latest:
             self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
         segment.note(position, header)
-        completed = apply_to_producers(header, batch, state, self._now_ms)
+        completed = apply_batch(header, batch, state, self._now_ms)
         if completed is not None:
-            if completed.aborted:
-                stable = state.stable_offset_after(completed)
-                segment.transaction_index.append(
-                    AbortedEntry(completed.producer_id, completed.first_offset, completed.last_offset, stable)
-                )
-            state.complete(completed)
+            complete_transaction(segment, state, completed)
 
 
-def _good_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def _good_batches(segment: LogSegment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Every batch from the start with a sane length, a right checksum and a rising offset; stops at the first other.
 
     Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for formats 0 and 1.

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from klamm.log.log_results import UnexpectedAppendOffset
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.settings import LONG_MAX
 from klamm.wire.batch import (
@@ -92,6 +94,48 @@ def _check_header(header: BatchHeader, origin: AppendOrigin) -> None:
             raise _invalid(f"producer {header.producer_id} sent sequence {header.base_sequence}")
         if header.is_log_append_time:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "the timestamp type LogAppendTime is the broker's to set")
+
+
+def check_continues(
+    records: memoryview,
+    batches: Sequence[tuple[int, BatchHeader]],
+    partition: TopicPartition,
+    log_end_offset: int,
+    *,
+    is_empty: bool,
+) -> None:
+    """What a follower checks: the batches continue its log, their offsets rise, their checksums are right.
+
+    Only an empty log may begin below its end: it starts inside a batch if the leader deleted records up to there, and
+    the leader sends whole batches.
+    """
+    first = batches[0][1]
+    if first.base_offset < log_end_offset and (not is_empty or first.last_offset < log_end_offset):
+        raise UnexpectedAppendOffset(partition, first.base_offset, log_end_offset)
+    expected = first.base_offset
+    for position, header in batches:
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise UnexpectedAppendOffset(partition, header.base_offset, expected)
+        check_crc(records, position, header)
+        expected = header.next_offset
+
+
+def assign_offsets(
+    records: memoryview,
+    batches: Sequence[tuple[int, BatchHeader]],
+    config: TopicConfig,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+) -> list[StoredBatch]:
+    """The batches as a leader stores them, from `next_offset` on."""
+    stored: list[StoredBatch] = []
+    for position, header in batches:
+        batch = records[position : position + header.size_in_bytes]
+        stored.append(store(batch, header, config, base_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms))
+        next_offset += header.last_offset_delta + 1
+    return stored
 
 
 def store(

@@ -16,7 +16,6 @@ from functools import partial
 
 from klamm.broker.broker import Broker
 from klamm.controller.controller import Controller
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
@@ -80,7 +79,6 @@ class BrokerServer:
                 zk=zk,
                 network=self._ports.network,
                 logs=logs,
-                relocations=Relocations(self._ports.disk, self._ports.clock, self._ports.random, logs),
                 events=events,
                 metrics=self.metrics,
                 authorizer=AllowAll(),

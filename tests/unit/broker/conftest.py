@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from klamm.broker.partition import Partition, PartitionOrder
+from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.leader_epochs import LeaderEpochCache
-from klamm.log.log import AppendInfo, ReadResult
+from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.config import TopicConfig
 from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NoNode
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -126,6 +128,7 @@ class FakeLogManager:
         self.deleted: list[TopicPartition] = []
         self.checkpoints = 0
         self.on_offline: Any = None
+        self.dir_moves = LogDirMoves(NoDisk(), ManualClock(), random.Random(1), self)  # type: ignore[arg-type]
 
     def get(self, partition: TopicPartition) -> FakeLog | None:
         return self.kept.get(partition)

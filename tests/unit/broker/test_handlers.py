@@ -19,7 +19,6 @@ from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager, Sender
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError, NodeExists
@@ -32,8 +31,6 @@ from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.znodes import broker_id, delete_topics, producer_id_block, topic
-
-from .conftest import NoDisk
 
 TP = TopicPartition("orders", 0)
 CLIENT = RequestContext(ANONYMOUS, "CLIENT", "test", "127.0.0.1:1", False)
@@ -84,7 +81,6 @@ class OneBroker:
             configs=TopicConfigs(zk, clock, TopicConfig(), 1.0),
             events=Events(),
             endpoint=lambda leader: pytest.fail("nobody is followed here"),
-            relocations=Relocations(NoDisk(), clock, random.Random(1), logs),  # type: ignore[arg-type]
         )
         self.handle = Dispatcher(
             Services(

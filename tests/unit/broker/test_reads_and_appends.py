@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,13 +13,12 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.reads import FetchEntry, FetchQuery, Reads
 from klamm.broker.replica_manager import ReplicaManager, Sender
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 
-from .conftest import FakeLog, NoDisk
+from .conftest import FakeLog
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TWO = BrokerId(2)
@@ -67,7 +65,6 @@ async def leader(zk: Any, logs: Any, clock: Any, make_order: Any) -> AsyncIterat
         configs=TopicConfigs(zk, clock, TopicConfig(), 1.0),
         events=Events(),
         endpoint=lambda broker: Nowhere(),
-        relocations=Relocations(NoDisk(), clock, random.Random(1), logs),  # type: ignore[arg-type]
     )
     async with replicas.running():
         leader = Leader(replicas, logs, make_order)

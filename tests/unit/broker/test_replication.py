@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from klamm.broker.broker import Broker
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.disk import FileDisk
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import SecurityProtocol
@@ -212,7 +211,6 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
             zk=zk,
             network=network,
             logs=logs,
-            relocations=Relocations(disk, clock, random.Random(3), logs),
             events=events,
             metrics=MetricsRegistry(),
             authorizer=AllowAll(),

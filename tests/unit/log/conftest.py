@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from klamm.log.disk import FileDisk
-from klamm.log.log import AppendInfo, Log
+from klamm.log.log import Log
+from klamm.log.log_results import AppendInfo
 from klamm.log.recovery import load_log
 from klamm.model.config import TopicConfig
 from klamm.model.ids import LeaderEpoch, TopicPartition

@@ -19,7 +19,8 @@ from klamm.log.compaction.cleaning import CHUNK_BYTES, Cleaning, plan_cleaning
 from klamm.log.compaction.offset_map import OffsetMap
 from klamm.log.compaction.swap import Swap
 from klamm.log.disk import FileDisk
-from klamm.log.log import AppendOrigin, Log
+from klamm.log.log import Log
+from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch

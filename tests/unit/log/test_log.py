@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from klamm.log.log import AppendOrigin, UnexpectedAppendOffset
+from klamm.log.log_results import UnexpectedAppendOffset
+from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
@@ -494,7 +495,7 @@ def test_search_by_time_finds_the_record_not_the_batch(bench: Workbench) -> None
 
 @pytest.mark.case("LOG-09")
 def test_raising_the_log_start(bench: Workbench) -> None:
-    from klamm.log.retention import deletable_segments
+    from klamm.log.segments.retention import deletable_segments
 
     log = bench.open(TopicConfig(retention_ms=-1))
     for n in range(15):

@@ -13,7 +13,6 @@ import pytest
 
 from klamm.broker.metrics import register_cleaner_metrics
 from klamm.log.compaction.cleanable import cleanable, filthiest
-from klamm.log.directory_moves.log_dir_moves import Relocations
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
@@ -306,7 +305,7 @@ async def test_a_move_pauses_the_cleaning_and_takes_the_checkpoint_along(stepped
     async for logs, log, _ in interrupted(stepped, tmp_path, lambda logs, log: None, "one", "two"):
         home = logs.home_of(NAME)
         target = next(directory for directory in logs.directories if directory is not home)
-        move = asyncio.create_task(Relocations(stepped, SetClock(), random.Random(2), logs).move(NAME, target))
+        move = asyncio.create_task(logs.dir_moves.move(NAME, target))
         await asyncio.sleep(0)
         stepped.release()
         assert await move
@@ -319,7 +318,7 @@ async def test_a_move_pauses_the_cleaning_and_takes_the_checkpoint_along(stepped
         assert 0 < clean <= 36 and len(contents(moved)) < 36
         assert {key: value for _, key, value in contents(moved)} == {key: value for _, key, value in before}
         assert home is not None
-        assert await Relocations(stepped, SetClock(), random.Random(3), logs).move(NAME, home)
+        assert await logs.dir_moves.move(NAME, home)
         assert (entries(two), entries(Path(home.path))) == ({}, {"t-0": clean})
 
 

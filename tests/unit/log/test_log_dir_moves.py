@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from klamm.log.directory_moves.log_dir_moves import Relocation, Relocations
+from klamm.log.directory_moves.log_dir_move import LogDirMove
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
+from klamm.log.recovery import LoadedLog, load_log
+from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
 
-from .conftest import SetClock, append
+from .conftest import append
 from .test_log_manager import CONFIG, failing, one, started, tp, two
 
 __all__ = ["one", "two"]
@@ -28,10 +30,6 @@ def content(log: Log) -> bytes:
     return found
 
 
-def relocations(disk: FileDisk, logs: object) -> Relocations:
-    return Relocations(disk, SetClock(), random.Random(2), logs)  # type: ignore[arg-type]
-
-
 async def test_everything_moves_and_the_old_directory_goes(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
         log = logs.get_or_create(T0, CONFIG, is_new=True)
@@ -42,7 +40,7 @@ async def test_everything_moves_and_the_old_directory_goes(disk: FileDisk, one: 
         before, source = content(log), Path(log.directory).parent
         target = next(d for d in logs.directories if Path(d.path) != source)
 
-        assert await relocations(disk, logs).move(T0, target)
+        assert await logs.dir_moves.move(T0, target)
 
         moved = logs.get(T0)
         assert moved is not None
@@ -71,10 +69,10 @@ async def test_appends_and_truncations_meanwhile(
         for number in range(20):
             append(log, f"old {number}")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
-        monkeypatch.setattr("klamm.log.directory_moves.log_dir_moves.CHUNK_BYTES", 100)
-        copy_some, count = Relocation.copy_some, 0
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_move.CHUNK_BYTES", 100)
+        copy_chunk, count = LogDirMove.copy_chunk, 0
 
-        def interfering(self: Relocation) -> bool:
+        def interfering(self: LogDirMove) -> bool:
             nonlocal count
             count += 1
             if count == 5:
@@ -83,11 +81,11 @@ async def test_appends_and_truncations_meanwhile(
                     append(log, f"new {number}", epoch=1)
             if count == 12:
                 append(log, "late", epoch=1)
-            return copy_some(self)
+            return copy_chunk(self)
 
-        monkeypatch.setattr(Relocation, "copy_some", interfering)
+        monkeypatch.setattr(LogDirMove, "copy_chunk", interfering)
         expected_end = 24
-        assert await relocations(disk, logs).move(T0, target)
+        assert await logs.dir_moves.move(T0, target)
         moved = logs.get(T0)
         assert moved is not None
         assert moved.log_end_offset == expected_end
@@ -105,7 +103,7 @@ async def test_a_target_that_fails_leaves_the_replica_where_it_is(
         append(log, "kept")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
         monkeypatch.setattr(disk, "rename", failing)
-        assert not await relocations(disk, logs).move(T0, target)
+        assert not await logs.dir_moves.move(T0, target)
         assert logs.get(T0) is log
         assert logs.offline_directories() == [target.path]
         append(log, "and on")
@@ -114,15 +112,17 @@ async def test_a_target_that_fails_leaves_the_replica_where_it_is(
 async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
     disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(*args: object, **kwargs: object) -> None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+    def damaged_in_its_place(disk: FileDisk, directory: str, config: TopicConfig, **kwargs: Any) -> LoadedLog:
+        if directory.endswith("/t-0"):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+        return load_log(disk, directory, config, **kwargs)
 
     async with started(disk, one, two) as logs:
         log = logs.get_or_create(T0, CONFIG, is_new=True)
         append(log, "kept")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
-        monkeypatch.setattr("klamm.log.log_manager.load_log", damaged)
-        assert not await relocations(disk, logs).move(T0, target)
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_moves.load_log", damaged_in_its_place)
+        assert not await logs.dir_moves.move(T0, target)
         assert logs.get(T0) is log
     monkeypatch.undo()
     async with started(disk, one, two) as logs:

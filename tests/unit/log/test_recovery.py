@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from klamm.log.log import AppendOrigin
+from klamm.log.producers.producer_replay import rebuild_state
 from klamm.log.producers.producer_snapshots import ProducerSnapshots
-from klamm.log.recovery import rebuild_producers
+from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
@@ -282,7 +282,7 @@ def test_producer_state_is_rebuilt_up_to_any_offset(bench: Workbench) -> None:
         log.append_as_leader(produced(5, 2 * n, 2), LeaderEpoch(0))
     snapshots = ProducerSnapshots(bench.disk, str(bench.directory))
     for target, last in ((12, 11), (6, 5), (5, 3), (0, None)):
-        state = rebuild_producers(log.segments, snapshots, log_start_offset=0, target=target, now_ms=0)
+        state = rebuild_state(log.segments, snapshots, log_start_offset=0, target=target, now_ms=0)
         entry = state.get(5)
         assert (entry and entry.last_sequence) == last
         assert state.end_offset == target

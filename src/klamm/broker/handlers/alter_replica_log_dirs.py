@@ -51,9 +51,9 @@ def _ask(services: Services, name: TopicPartition, path: str) -> ErrorCode:
             known = services.metadata.topic(name.topic) is not None
             return ErrorCode.REPLICA_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if logs.home_of(name) is target:
-            services.replicas.relocator.give_up(name)
+            logs.dir_moves.cancel(name)
         else:
-            services.replicas.relocator.ask(name, target)
+            logs.dir_moves.request(name, target)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

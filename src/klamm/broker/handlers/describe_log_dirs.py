@@ -54,7 +54,7 @@ def _replicas(services: Services, directory: LogDirectory) -> Iterator[tuple[Top
         name = log.topic_partition
         if logs.home_of(name) is directory:
             yield name, _entry(name, log.size_bytes, max(log.high_watermark - log.log_end_offset, 0))
-        moving = services.replicas.relocator.under_way(name)
+        moving = logs.dir_moves.under_way(name)
         if moving is not None and moving.target is directory and moving.copy is not None:
             yield name, _entry(name, moving.copy.size_bytes, moving.lag, is_copy=True)
 

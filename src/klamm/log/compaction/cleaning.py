@@ -19,7 +19,7 @@ from klamm.log.compaction.record_filter import LastRecord, RecordFilter
 from klamm.log.compaction.swap import CLEANED_SUFFIX, Swap
 from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.producers.producer_state import ProducerState
-from klamm.log.segment import RELATIVE_OFFSET_MAX, Segment
+from klamm.log.segments.log_segment import RELATIVE_OFFSET_MAX, LogSegment
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ports import Buffer, Disk
@@ -36,7 +36,7 @@ Batches = list[tuple[memoryview, BatchHeader]]
 class CleaningPlan:
     directory: str
     config: TopicConfig
-    segments: list[Segment]
+    segments: list[LogSegment]
     """From the log's first to the last that may be cleaned."""
     first_dirty: int
     dirty_position: int
@@ -158,7 +158,7 @@ class Cleaning:
 
     # --- (b) the copy ------------------------------------------------------------------------------------------------
 
-    def _groups(self) -> list[list[Segment]]:
+    def _groups(self) -> list[list[LogSegment]]:
         segments = [segment for segment in self._plan.segments if segment.base_offset < self.end_offset]
         sizes = [
             SegmentSize(s.base_offset, s.size, self._size_of(s.offset_index.path), self._size_of(s.time_index.path))
@@ -174,7 +174,7 @@ class Cleaning:
         finally:
             file.close()
 
-    def _clean(self, group: list[Segment], records: RecordFilter, horizon_ms: int) -> Iterator[Swap | None]:
+    def _clean(self, group: list[LogSegment], records: RecordFilter, horizon_ms: int) -> Iterator[Swap | None]:
         plan, disk = self._plan, self._disk
         modified_ms = group[-1].modified_ms()
         cleaned = self._segment(group[0].base_offset, modified_ms, CLEANED_SUFFIX)
@@ -198,8 +198,8 @@ class Cleaning:
                 if disk.exists(path):
                     disk.remove(path)
 
-    def _segment(self, base_offset: int, created_ms: int, suffix: str = "") -> Segment:
-        return Segment(
+    def _segment(self, base_offset: int, created_ms: int, suffix: str = "") -> LogSegment:
+        return LogSegment(
             self._disk,
             self._plan.directory,
             base_offset,
@@ -208,7 +208,7 @@ class Cleaning:
             suffix=suffix,
         )
 
-    def _copy(self, batches: Batches, records: RecordFilter, cleaned: Segment, *, keep_deletes: bool) -> None:
+    def _copy(self, batches: Batches, records: RecordFilter, cleaned: LogSegment, *, keep_deletes: bool) -> None:
         kept: list[tuple[Buffer, BatchHeader]] = []
         for batch, header in batches:
             self.tally.bytes_read += len(batch)
@@ -226,7 +226,7 @@ class Cleaning:
             position += header.size_in_bytes
         self.tally.bytes_written += size
 
-    def _chunks(self, segment: Segment, position: int) -> Iterator[Batches]:
+    def _chunks(self, segment: LogSegment, position: int) -> Iterator[Batches]:
         """Whole batches from `position` on, with good checksums: damage must not get a new one here."""
         file = self._disk.open(segment.log_path)
         try:
@@ -247,7 +247,7 @@ class Cleaning:
             file.close()
 
     @staticmethod
-    def _size_needed(segment: Segment, data: memoryview, position: int) -> int:
+    def _size_needed(segment: LogSegment, data: memoryview, position: int) -> int:
         needed = read_header(data).size_in_bytes if len(data) >= HEADER_BYTES else HEADER_BYTES
         if position + needed > segment.size:
             raise corrupt(f"{segment.log_path} ends inside the batch at position {position}")
@@ -285,6 +285,6 @@ def group_segments(sizes: Sequence[SegmentSize], segment_bytes: int, index_bytes
     return groups
 
 
-def _with_ends(segments: list[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+def _with_ends(segments: list[LogSegment], end_offset: int) -> Iterator[tuple[LogSegment, int]]:
     following = [segment.base_offset for segment in segments[1:]] + [end_offset]
     return zip(segments, following, strict=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from klamm.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, Segment, offset_in
+from klamm.log.segments.log_segment import INDEX_SUFFIXES, LOG_SUFFIX, LogSegment, offset_in
 from klamm.model.ports import Disk
 from klamm.wire.batch import HEADER_BYTES, read_header
 
@@ -23,7 +23,7 @@ _SWAPPED_INDEXES: Final = tuple(suffix + SWAP_SUFFIX for suffix in INDEX_SUFFIXE
 
 
 class Swap:
-    def __init__(self, disk: Disk, directory: str, sources: Sequence[Segment], replacement: Segment) -> None:
+    def __init__(self, disk: Disk, directory: str, sources: Sequence[LogSegment], replacement: LogSegment) -> None:
         self._disk = disk
         self._directory = directory
         self.sources = list(sources)

@@ -1,10 +1,12 @@
-"""Replicas that move between the log directories of a broker (KIP-113): copied beside the running log, then exchanged.
+"""Moves replicas between the log directories of a broker (KIP-113), one after the other, as AlterReplicaLogDirs asks.
 
-The copy is a log of its own in `<topic>-<partition>.<32 hex>-future`, filled from the present one chunk by chunk while
-that goes on taking appends. When both end at the same offset they are exchanged in one step of the loop: the copy gets
-the plain name, then the old one is renamed for deletion. A crash in between leaves both names, which stops the next
-start with a clear line; nothing is lost. A truncation of the present log starts the copy over. Copies that a former
-life left behind are removed at the start: the move has to be asked for again.
+The copy is a log of its own in `<topic>-<partition>.<32 hex>-future`. It is filled from the current log chunk by chunk
+while that log goes on taking appends; a truncation of the current log starts the copy over. When both end at the same
+offset they are exchanged in one step of the loop: the copy gets the plain name, then the old directory is renamed for
+deletion. A crash in between leaves both names, which stops the next start with a clear message; nothing is lost. The
+next start removes unfinished copies: their moves have to be requested again.
+
+The last request counts: a new target replaces one that still waits, and cancels a move that is under way.
 """
 
 from __future__ import annotations
@@ -12,110 +14,104 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from klamm.log.directories.log_directory import LogDirectory, future_name
+from klamm.log.directory_moves.log_dir_move import LogDirMove
 from klamm.log.log import Log
-from klamm.log.log_manager import LogManager
 from klamm.log.recovery import load_log
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.ports import Clock, Disk
 
+if TYPE_CHECKING:
+    from klamm.log.log_manager import LogManager
+
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES: Final = 1 << 20
 
-
-class Relocation:
-    """One replica on its way. Owner of the copy, which asks for nothing but what `flush` does."""
-
-    def __init__(self, manager: LogManager, current: Log, target: LogDirectory) -> None:
-        self._manager = manager
-        self.current = current
-        self.target = target
-        self.copy: Log | None = None
-        self._generation = current.generation
-
-    @property
-    def lag(self) -> int:
-        return self.current.log_end_offset - (0 if self.copy is None else self.copy.log_end_offset)
-
-    def copy_some(self) -> bool:
-        """True when nothing is missing at this moment."""
-        current, copy = self.current, self.copy
-        assert copy is not None
-        if current.generation != self._generation or copy.log_end_offset < current.log_start_offset:
-            self._generation = current.generation
-            copy.truncate_fully_and_start_at(current.log_start_offset)
-        if copy.log_end_offset < current.log_end_offset:
-            end = current.log_end_offset
-            read = current.read(copy.log_end_offset, CHUNK_BYTES, upper_bound=end, at_least_one=True)
-            copy.append_as_follower(read.records)
-        return copy.log_end_offset == current.log_end_offset
-
-    def settle(self) -> None:
-        """Where the log begins, and what is committed: the batches do not tell."""
-        assert self.copy is not None
-        self.copy.update_high_watermark(self.current.high_watermark)
-        self.copy.advance_log_start(self.current.log_start_offset)
-
-    # --- LogOwner ---
-
-    def flush_soon(self, log: Log) -> None: ...
-
-    def flush_within(self, log: Log, delay_ms: int) -> None: ...
-
-    def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None: ...
-
-    def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        self._manager.remove_later(paths, 0)  # nobody reads a copy
-
-    def storage_failed(self, log: Log, error: OSError) -> None:
-        self._manager.directory_failed(self.target, error)
-
-
-class Relocations:
-    """Those under way, one at a time; the broker runs `move` for each."""
-
+class LogDirMoves:
     def __init__(self, disk: Disk, clock: Clock, random: random.Random, manager: LogManager) -> None:
         self._disk = disk
         self._clock = clock
         self._random = random
         self._manager = manager
-        self._under_way: dict[TopicPartition, Relocation] = {}
+        self._wanted: dict[TopicPartition, LogDirectory] = {}
+        self._has_work = asyncio.Event()
+        self._task: tuple[TopicPartition, asyncio.Task[None]] | None = None
+        self._moves: dict[TopicPartition, LogDirMove] = {}
+        self.on_moved: Callable[[TopicPartition], None] | None = None
+        """Called in the same step of the loop in which the logs were exchanged."""
 
-    def get(self, partition: TopicPartition) -> Relocation | None:
-        return self._under_way.get(partition)
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def request(self, partition: TopicPartition, target: LogDirectory) -> None:
+        self.cancel(partition)
+        self._wanted[partition] = target
+        self._has_work.set()
+
+    def cancel(self, partition: TopicPartition) -> None:
+        self._wanted.pop(partition, None)
+        if self._task is not None and self._task[0] == partition:
+            self._task[1].cancel()
+
+    def under_way(self, partition: TopicPartition) -> LogDirMove | None:
+        return self._moves.get(partition)
+
+    async def run(self) -> None:
+        while True:
+            while not self._wanted:
+                self._has_work.clear()
+                await self._has_work.wait()
+            partition = next(iter(self._wanted))
+            target = self._wanted.pop(partition)
+            task = asyncio.create_task(self._move(partition, target), name=f"log-dir-move-{partition}")
+            self._task = (partition, task)
+            try:
+                await asyncio.wait([task])
+            finally:
+                task.cancel()  # if `run` itself is cancelled
+                self._task = None
+            if not task.cancelled():
+                task.result()
+
+    async def _move(self, partition: TopicPartition, target: LogDirectory) -> None:
+        if await self.move(partition, target):
+            if self.on_moved is not None:
+                self.on_moved(partition)
+            logger.info("%s moved to %s", partition, target.path)
+
+    # --- one move ----------------------------------------------------------------------------------------------------
 
     async def move(self, partition: TopicPartition, target: LogDirectory) -> bool:
-        """True when the log lives in `target`; the caller then holds the new one. False if it was given up: the log is
-        gone, or a directory failed. Cancelled, it leaves nothing behind but what the next start removes."""
+        """True when the log lives in `target`: the manager then has the new one. False if the move was given up
+        because the log is gone or a directory failed. If cancelled, it leaves only what the next start removes."""
         current = self._manager.get(partition)
         if current is None or self._manager.home_of(partition) is target:
             return False
-        relocation = self._under_way[partition] = Relocation(self._manager, current, target)
+        move = self._moves[partition] = LogDirMove(self._manager, current, target)
         path = target.file(future_name(partition, f"{self._random.getrandbits(128):032x}"))
         try:
             with self._manager.cleaner.paused(partition):
-                relocation.copy = copy = await self._disk.run(lambda: self._begin(path, relocation))
+                move.copy = copy = await self._disk.run(lambda: self._create_copy(path, move))
                 if copy.log_end_offset != current.log_start_offset:
                     copy.truncate_fully_and_start_at(current.log_start_offset)
-                return await self._fill(partition, relocation)
+                return await self._fill(partition, move)
         except OSError as error:
             self._manager.directory_failed(target, error)
         except KafkaError as error:
             logger.warning("%s does not move to %s: %s", partition, target.path, error)
         finally:
-            del self._under_way[partition]
-            if relocation.copy is not None:
-                relocation.copy.close_files()
+            del self._moves[partition]
+            if move.copy is not None:
+                move.copy.close_files()
             if target.failure is None and self._disk.exists(path):
                 self._manager.remove_later([path], 0)
         return False
 
-    def _begin(self, path: str, relocation: Relocation) -> Log:
-        current = relocation.current
+    def _create_copy(self, path: str, move: LogDirMove) -> Log:
+        current = move.current
         self._disk.make_directories(path)
         start = current.log_start_offset
         loaded = load_log(
@@ -128,18 +124,39 @@ class Relocations:
             now_ms=self._clock.wall_ms(),
         )
         name, config = current.topic_partition, current.config
-        return Log(self._disk, self._clock, self._random, name, path, config, loaded, relocation)
+        return Log(self._disk, self._clock, self._random, name, path, config, loaded, move)
 
-    async def _fill(self, partition: TopicPartition, relocation: Relocation) -> bool:
-        assert relocation.copy is not None
-        while self._manager.get(partition) is relocation.current:
-            if not relocation.copy_some():
+    async def _fill(self, partition: TopicPartition, move: LogDirMove) -> bool:
+        assert move.copy is not None
+        while self._manager.get(partition) is move.current:
+            if not move.copy_chunk():
                 await asyncio.sleep(0)
                 continue
-            await relocation.copy.flush()  # the bulk of it, off the loop
-            if self._manager.get(partition) is relocation.current and relocation.copy_some():
-                relocation.settle()
-                relocation.copy.close()
-                self._manager.exchange(partition, relocation.target, relocation.copy.directory)
+            await move.copy.flush()  # most of it, off the loop
+            if self._manager.get(partition) is move.current and move.copy_chunk():
+                move.copy_offsets()
+                move.copy.close()
+                self._exchange(move, move.copy.directory)
                 return True
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "it is no longer here")
+
+    def _exchange(self, move: LogDirMove, copy: str) -> None:
+        """Put the closed and complete log at `copy` in the place of the current one."""
+        current, target = move.current, move.target
+        path = target.file(str(current.topic_partition))
+        self._disk.rename(copy, path)
+        self._disk.sync_directory(target.path)
+        try:
+            loaded = load_log(
+                self._disk,
+                path,
+                current.config,
+                log_start_offset=current.log_start_offset,
+                recovery_point=current.log_end_offset,
+                clean=True,
+                now_ms=self._clock.wall_ms(),
+            )
+        except KafkaError:
+            self._disk.rename(path, copy)  # otherwise the partition would exist twice, and the next start would fail
+            raise
+        self._manager.replace(current, target, loaded)

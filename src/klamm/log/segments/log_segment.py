@@ -8,7 +8,7 @@ followers and consumers at the tail find their position without a search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from klamm.log.indexes.offset_index import SUFFIX as INDEX_SUFFIX
 from klamm.log.indexes.offset_index import OffsetIndex
@@ -16,6 +16,7 @@ from klamm.log.indexes.time_index import SUFFIX as TIME_SUFFIX
 from klamm.log.indexes.time_index import TimeIndex
 from klamm.log.indexes.transaction_index import SUFFIX as TXN_SUFFIX
 from klamm.log.indexes.transaction_index import TransactionIndex
+from klamm.log.log_results import ReadResult
 from klamm.model.errors import KafkaError
 from klamm.model.ports import Buffer, Disk, DiskFile
 from klamm.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, corrupt, read_header
@@ -38,15 +39,7 @@ def offset_in(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-class Slice(NamedTuple):
-    """Whole batches read from a segment."""
-
-    records: bytes
-    first_offset: int
-    next_offset: int
-
-
-class Segment:
+class LogSegment:
     def __init__(
         self,
         disk: Disk,
@@ -242,22 +235,22 @@ class Segment:
         header = read_header(self.pread(HEADER_BYTES, position))
         return self.pread(header.size_in_bytes, position)
 
-    def read(self, offset: int, max_bytes: int, upper_bound: int, *, at_end: bool, at_least_one: bool) -> Slice:
+    def read(self, offset: int, max_bytes: int, upper_bound: int, *, at_end: bool, at_least_one: bool) -> ReadResult:
         """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: nothing here reaches it."""
         start = self.position_of(offset)
         limit = self.size if at_end else self.position_of(upper_bound)
         if start >= limit:
-            return Slice(b"", offset, offset)
+            return ReadResult(b"", offset, offset)
         wanted = limit - start
         data = self.pread(min(wanted, max(max_bytes, HEADER_BYTES if at_least_one else 0)), start)
         if len(data) < wanted:
             data = self._cut_at_boundary(data, start, at_least_one=at_least_one)
             if not data:
-                return Slice(b"", offset, offset)
+                return ReadResult(b"", offset, offset)
         first = read_header(data)
         last = self._last_header(data, start)
         self._hint(last.next_offset, start + len(data))
-        return Slice(data, first.base_offset, last.next_offset)
+        return ReadResult(data, first.base_offset, last.next_offset)
 
     def _cut_at_boundary(self, data: bytes, start: int, *, at_least_one: bool) -> bytes:
         """The read was limited by bytes: give back whole batches, the first one even if it alone is too long."""

@@ -8,7 +8,7 @@ it (Kafka's behaviour, and why topics have `message.timestamp.difference.max.ms`
 from __future__ import annotations
 
 from klamm.log.log import Log
-from klamm.log.segment import Segment
+from klamm.log.segments.log_segment import LogSegment
 
 
 def deletable_segments(log: Log, now_ms: int) -> int:
@@ -33,5 +33,5 @@ def deletable_segments(log: Log, now_ms: int) -> int:
 
 
 def _end_of(log: Log, index: int) -> int:
-    following: Segment | None = log.segments[index + 1] if index + 1 < len(log.segments) else None
+    following: LogSegment | None = log.segments[index + 1] if index + 1 < len(log.segments) else None
     return following.base_offset if following is not None else log.log_end_offset

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from klamm.log.segments import Segments
-from klamm.log.values import AbortedTransaction, TimestampOffset
+from klamm.log.log_results import AbortedTransaction, TimestampOffset
+from klamm.log.segments.log_segments import LogSegments
 from klamm.model.ids import LeaderEpoch
 from klamm.wire.records import iter_records
 
 
-def find_timestamp(segments: Segments, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
+def find_timestamp(segments: LogSegments, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
     """The first *record* at or after `timestamp`, in the first segment that has one that late.
 
     Times need not rise, so this is not the smallest such time; and a batch's largest time says nothing about which of
@@ -28,7 +28,7 @@ def find_timestamp(segments: Segments, log_start_offset: int, timestamp: int) ->
     return None
 
 
-def find_aborted(segments: Segments, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
+def find_aborted(segments: LogSegments, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
     """Those that a reader of [from, to) must skip; may name more, never fewer.
 
     A transaction is indexed where its marker lies, which may be segments later; an entry whose last stable offset is

@@ -6,11 +6,11 @@ ahead forces a roll, and being the first of its segment then blocks rolling by t
 
 from __future__ import annotations
 
-from klamm.log.segment import RELATIVE_OFFSET_MAX, Segment
+from klamm.log.segments.log_segment import RELATIVE_OFFSET_MAX, LogSegment
 from klamm.model.config import TopicConfig
 
 
-def is_full(segment: Segment, config: TopicConfig, size: int, last_offset: int, *, pending: int = 0) -> bool:
+def is_full(segment: LogSegment, config: TopicConfig, size: int, last_offset: int, *, pending: int = 0) -> bool:
     """No room for `size` more bytes up to `last_offset`, after `pending` ones that are about to be written.
 
     The time index keeps one slot free for the entry that closes the segment.
@@ -24,7 +24,7 @@ def is_full(segment: Segment, config: TopicConfig, size: int, last_offset: int, 
     )
 
 
-def is_old(segment: Segment, config: TopicConfig, max_timestamp: int, now_ms: int) -> bool:
+def is_old(segment: LogSegment, config: TopicConfig, max_timestamp: int, now_ms: int) -> bool:
     """segment.ms (less the segment's jitter) lies between its first append and this one."""
     if segment.size == 0:
         return False

@@ -5,32 +5,32 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from klamm.log.segment import Segment
+from klamm.log.segments.log_segment import LogSegment
 
 
-class Segments:
+class LogSegments:
     def __init__(self) -> None:
         self._bases: list[int] = []
-        self._list: list[Segment] = []
+        self._list: list[LogSegment] = []
 
     def __len__(self) -> int:
         return len(self._list)
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._list)
 
-    def __getitem__(self, index: int) -> Segment:
+    def __getitem__(self, index: int) -> LogSegment:
         return self._list[index]
 
     @property
-    def first(self) -> Segment:
+    def first(self) -> LogSegment:
         return self._list[0]
 
     @property
-    def active(self) -> Segment:
+    def active(self) -> LogSegment:
         return self._list[-1]
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: LogSegment) -> None:
         """Replaces one of the same base offset."""
         at = bisect_right(self._bases, segment.base_offset)
         if at and self._bases[at - 1] == segment.base_offset:
@@ -43,31 +43,31 @@ class Segments:
         """Of the segment that holds `offset`; the first one if the offset lies before all."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
-    def at_or_below(self, offset: int) -> Segment:
+    def at_or_below(self, offset: int) -> LogSegment:
         return self._list[self.index_at_or_below(offset)]
 
-    def holding_or_after(self, offset: int) -> list[Segment]:
+    def holding_or_after(self, offset: int) -> list[LogSegment]:
         return self._list[self.index_at_or_below(offset) :]
 
-    def between(self, start: int, end: int) -> list[Segment]:
+    def between(self, start: int, end: int) -> list[LogSegment]:
         """Those that hold `start` or follow, and begin before `end`."""
         if start >= end:
             return []
         return self._list[self.index_at_or_below(start) : bisect_left(self._bases, end)]
 
-    def replace(self, old: list[Segment], new: Segment) -> None:
+    def replace(self, old: list[LogSegment], new: LogSegment) -> None:
         """`old` are neighbours, of which the first begins where `new` does."""
         at = self._list.index(old[0])
         assert self._list[at : at + len(old)] == old
         self._list[at : at + len(old)] = [new]
         self._bases[at : at + len(old)] = [new.base_offset]
 
-    def take_first(self, count: int) -> list[Segment]:
+    def take_first(self, count: int) -> list[LogSegment]:
         taken, self._list = self._list[:count], self._list[count:]
         del self._bases[:count]
         return taken
 
-    def take_above(self, offset: int) -> list[Segment]:
+    def take_above(self, offset: int) -> list[LogSegment]:
         """Remove and return those that begin above `offset`."""
         at = bisect_right(self._bases, offset)
         taken = self._list[at:]

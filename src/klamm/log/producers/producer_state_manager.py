@@ -1,0 +1,81 @@
+"""The producer state of a log, what a leader checks against it, and the snapshots that a restart or truncation uses.
+
+Kafka's ProducerStateManager. A snapshot is taken when a segment ends, kept as bytes, and written by the next flush, off
+the loop: a crash before that costs a longer scan, nothing else. A truncation removes snapshots of what it removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from klamm.log.producers.producer_replay import rebuild_state
+from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
+from klamm.log.producers.producer_state import ProducedBatch, ProducerState
+from klamm.log.segments.log_segments import LogSegments
+from klamm.log.validation import AppendOrigin
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.wire.batch import BatchHeader
+from klamm.wire.records import read_end_transaction_marker
+
+
+class ProducerStateManager:
+    def __init__(self, state: ProducerState, snapshots: ProducerSnapshots) -> None:
+        self.state = state
+        self._snapshots = snapshots
+        self._pending: dict[int, bytes] = {}
+        self._newest = max(snapshots.offsets, default=-1)
+
+    def check(
+        self, records: memoryview, batches: Sequence[tuple[int, BatchHeader]], origin: AppendOrigin
+    ) -> ProducedBatch | None:
+        """The batch that a retry repeats, or None for new batches. Raises KafkaError to refuse them."""
+        position, header = batches[0]
+        if len(batches) > 1 and any(header.has_producer_id for _, header in batches):
+            raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch with a producer id")
+        if not header.has_producer_id:
+            return None
+        if header.is_control:
+            self.state.check_marker(header, read_end_transaction_marker(records[position:]))
+        elif origin is AppendOrigin.COORDINATOR:
+            self.state.check_coordinator_batch(header)
+        else:
+            duplicate = self.state.duplicate_of(header)
+            if duplicate is not None:
+                return duplicate
+            self.state.check(header)
+        return None
+
+    def take_snapshot(self) -> None:
+        """Only if the state changed since the last one."""
+        if self.state.end_offset > self._newest:
+            self._newest = self.state.end_offset
+            self._pending[self._newest] = encode_snapshot(self.state)
+
+    def pending(self) -> dict[int, tuple[str, bytes]]:
+        """Snapshots not written yet: offset -> (path, content)."""
+        return {offset: (self._snapshots.path(offset), data) for offset, data in self._pending.items()}
+
+    def written(self, offset: int) -> None:
+        self._pending.pop(offset, None)
+        self._snapshots.added(offset)
+
+    def remove_below(self, offset: int) -> None:
+        self._snapshots.remove_below(offset)
+
+    def remove_above(self, offset: int) -> None:
+        self._pending = {at: data for at, data in self._pending.items() if at <= offset}
+        self._snapshots.remove_above(offset)
+        self._newest = max([*self._snapshots.offsets, *self._pending], default=-1)
+
+    def truncate_to(self, offset: int, segments: LogSegments, *, log_start_offset: int, now_ms: int) -> None:
+        """The log was truncated: go back to the state before `offset`."""
+        self.remove_above(offset)
+        self.state = rebuild_state(
+            segments, self._snapshots, log_start_offset=log_start_offset, target=offset, now_ms=now_ms
+        )
+
+    def reset_to(self, offset: int) -> None:
+        """The log is empty and begins at `offset`."""
+        self.remove_above(-1)
+        self.state = ProducerState()
+        self.state.end_offset = offset
