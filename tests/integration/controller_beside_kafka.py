@@ -6,7 +6,6 @@ are made but not started.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.znodes import broker_id, registration
@@ -87,13 +87,10 @@ class Led:
         return await self.document(f"/brokers/topics/{topic}/partitions/{partition}/state")
 
     async def eventually(self, what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not await condition():
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            told = "\n".join(map(str, self.sink.records[-20:]))
-            raise AssertionError(f"{what} did not happen within {timeout} s; last records:\n{told}") from None
+        def described() -> str:
+            return "\n".join((f"{what}; the last records:", *map(str, self.sink.records[-20:])))
+
+        await eventually(described, condition, timeout)
 
 
 @asynccontextmanager

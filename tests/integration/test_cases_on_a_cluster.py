@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from kazoo.client import KazooClient
 from klamm.admin.placement import PlacementBroker, place
 from klamm.model.ids import BrokerId
 from klamm.testing.cluster import KlammCluster, running_cluster
+from klamm.testing.waiting import WAIT_SECONDS, wait_until
 
-WAIT_SECONDS = 60.0
 QUIET = {"auto.leader.rebalance.enable": "false"}
 
 
@@ -53,14 +53,6 @@ def admin(cluster: KlammCluster) -> Iterator[KafkaAdminClient]:
         yield client
     finally:
         client.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {WAIT_SECONDS:.0f} s"
-        time.sleep(0.05)
-    return value
 
 
 def create(cluster: KlammCluster, topic: str, *replicas: Sequence[int], **configs: str) -> None:
@@ -131,7 +123,7 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
     compacted = {"cleanup_policy": "compact", "segment_bytes": "200000", "min_cleanable_dirty_ratio": "0.01"}
     create(four, "cleaned", [1, 2, 3], **compacted)
     send_keys(four, "cleaned", 15_000)
-    until(lambda: all("cleaned-0" in cleaner_offsets(four, broker) for broker in (1, 2, 3)), "the first cleaning")
+    wait_until("the first cleaning", lambda: all("cleaned-0" in cleaner_offsets(four, broker) for broker in (1, 2, 3)))
 
     def being_cleaned() -> bool:
         """Seen only while it lasts: more is written, and cleaned, until a look comes in time."""
@@ -140,10 +132,10 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
         return any(any(directory.glob("*.cleaned")) for _ in range(200) for directory in directories)
 
     with admin(four) as client:
-        until(being_cleaned, "a cleaning at work")
+        wait_until("a cleaning at work", being_cleaned)
         client.delete_topics(["cleaned"])
     with zookeeper(four) as zk:
-        until(lambda: not zk.exists("/brokers/topics/cleaned"), "the deletion")
+        wait_until("the deletion", lambda: not zk.exists("/brokers/topics/cleaned"))
     assert hosts(four, "cleaned") == []
     assert not any("cleaned-0" in cleaner_offsets(four, broker) for broker in four.broker_ids)
     create(four, "cleaned", [1, 2, 3], **compacted)
@@ -189,13 +181,13 @@ def test_everybody_hears_who_is_offline_and_who_is_back(four: KlammCluster) -> N
     create(four, "heard", [leader, gone], [leader, other])
     four.stop(gone)
     for broker in four.alive:
-        until(lambda broker=broker: entry(four, broker, "heard") == (leader, [leader], [gone]), "word of the loss")
+        wait_until("word of the loss", lambda broker=broker: entry(four, broker, "heard") == (leader, [leader], [gone]))
         assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
     assert replicas(four, "heard") == [[leader, gone], [leader, other]]
     four.start(gone)
     full = (leader, sorted([leader, gone]), [])
     for broker in four.broker_ids:
-        until(lambda broker=broker: entry(four, broker, "heard") == full, "word of the return")
+        wait_until("word of the return", lambda broker=broker: entry(four, broker, "heard") == full)
         assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
 
 
@@ -206,10 +198,10 @@ def test_leadership_goes_home_by_itself(klamm_cluster: KlammCluster) -> None:
     away = next(b for b in cluster.broker_ids if b != cluster.controller)
     create(cluster, "home", [away, cluster.controller])
     cluster.stop(away)
-    until(lambda: state(cluster, "home")["leader"] == cluster.controller, "the other leader")
+    wait_until("the other leader", lambda: state(cluster, "home")["leader"] == cluster.controller)
     assert state(cluster, "home")["leader_epoch"] == 1
     cluster.start(away)
-    until(lambda: state(cluster, "home")["leader"] == away, "the way back")
+    wait_until("the way back", lambda: state(cluster, "home")["leader"] == away)
     assert state(cluster, "home")["leader_epoch"] == 2
 
 
@@ -221,7 +213,7 @@ def reassign(cluster: KlammCluster, topic: str, targets: dict[int, Sequence[int]
         wanted = {TopicPartition(topic, number): list(ids) for number, ids in targets.items()}
         refused = {name: error for name, error in client.alter_partition_reassignments(wanted).items() if error}
         assert not refused
-        until(lambda: not client.list_partition_reassignments(), f"the end of the moves of {topic}")
+        wait_until(f"the end of the moves of {topic}", lambda: not client.list_partition_reassignments())
 
 
 MOVES = {
@@ -245,7 +237,7 @@ def test_moves_with_data(four: KlammCluster, move: str) -> None:
     assert (sorted(found["isr"]), found["leader"] in after) == (sorted(after), True)
     if before[0] in after:
         assert found["leader"] == before[0]
-    until(lambda: hosts(four, topic) == sorted(after), "directories on the target brokers alone")
+    wait_until("directories on the target brokers alone", lambda: hosts(four, topic) == sorted(after))
     assert hosts(four, topic, 1) == sorted(before)
     assert read(four, topic, 1) == ["kept"]
 
@@ -300,9 +292,9 @@ def test_unclean_election_by_the_cluster_and_by_the_topic(tmp_path: Path, everyw
         cluster.start(leader)
         assert cluster.leader_of(clean) == leader
         assert send(cluster, clean, "third")
-        until(lambda: sorted(state(cluster, clean)["isr"]) == sorted([leader, follower]), "the follower in sync")
+        wait_until("the follower in sync", lambda: sorted(state(cluster, clean)["isr"]) == sorted([leader, follower]))
         cluster.stop(leader)
-        until(lambda: state(cluster, clean)["leader"] == follower, "the follower to lead")
+        wait_until("the follower to lead", lambda: state(cluster, clean)["leader"] == follower)
         assert read(cluster, clean, 3) == ["first", "second", "third"]
 
 
@@ -326,5 +318,7 @@ def test_a_controller_alone_tells_of_a_partition_whose_broker_is_down(klamm_clus
         cluster.stop(broker)
     for broker in (controller, third):
         cluster.start(broker)
-        until(lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home]), "word of the partition")
+        wait_until(
+            "word of the partition", lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home])
+        )
     assert replicas(cluster, "lonely") == [[home]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.server.inspection import zookeeper
 from klamm.testing.cluster import KlammCluster
+from klamm.testing.waiting import wait_until
 from klamm.zookeeper.znodes import delete_topics
 from klamm.zookeeper.znodes import topic as topic_znode
 
@@ -44,13 +43,6 @@ async def delete_what_is_partly_elsewhere(connect: str, topic: str, replicas: li
     async with zookeeper(connect) as zk:
         await zk.create(topic_znode.path(topic), topic_znode.encode({0: Assignment(tuple(map(BrokerId, replicas)))}))
         await zk.create(delete_topics.path(topic))
-
-
-def wait_until(what: str, condition: Callable[[], bool], timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {timeout:g} s"
-        time.sleep(0.1)
 
 
 @pytest.mark.case("DEL-14")

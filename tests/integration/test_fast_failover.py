@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from klamm.bench import failover
 from klamm.testing.cluster import KlammCluster, running_cluster
 from klamm.testing.gate import Gate, gate_before
 from klamm.testing.history import History, anomalies, read_all, steady_producer
+from klamm.testing.waiting import wait_until
 from klamm.zookeeper.server.child import release_port, reserve_port
 
 TOPIC, PARTITIONS = "ledger", 6
@@ -36,13 +36,6 @@ def decisions(cluster: KlammCluster, *names: str) -> list[dict[str, Any]]:
     return [event for event in events(cluster) if event.get("event") in names]
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come in {timeout:.0f} s"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("victim", [failover.BROKER, failover.CONTROLLER])
 def test_killed_and_replaced_before_its_session_ends(victim: str, tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
@@ -59,7 +52,7 @@ def test_killed_and_replaced_before_its_session_ends(victim: str, tmp_path: Path
             """Several brokers may suspect a controller; one of them moves it."""
             return [event["event"] for event in decisions(cluster, *names)]
 
-        wait_for(lambda: "suspect-relieved" in seen(), "the end of the fail-over")
+        wait_until("the end of the fail-over", lambda: "suspect-relieved" in seen())
         first, *_ = seen()
         taken = ["controller-moved"] if dead == controller else []
         assert [name for name in seen() if name != "controller-suspected"] == [*taken, *names[2:]]
@@ -74,9 +67,9 @@ def test_killed_and_replaced_before_its_session_ends(victim: str, tmp_path: Path
         # All of that while it was still registered: the session's end comes later, and finds it done.
         (suspected,) = decisions(cluster, "broker-suspected")
         assert "registered with epoch" in suspected["detail"]
-        wait_for(lambda: decisions(cluster, "suspicion-ended"), "the end of its session")
+        wait_until("the end of its session", lambda: decisions(cluster, "suspicion-ended"))
         assert "registration ended" in decisions(cluster, "suspicion-ended")[0]["detail"]
-        wait_for(lambda: [e for e in decisions(cluster, "broker-change") if "dead" in e["cause"]], "its failure")
+        wait_until("its failure", lambda: [e for e in decisions(cluster, "broker-change") if "dead" in e["cause"]])
         last = decisions(cluster, "broker-change")[-1]["time_ms"]
         later = [e for e in events(cluster) if e["time_ms"] >= last and e.get("role") == "controller" and "isr" in e]
         assert later == [], "nothing is decided twice"
@@ -102,20 +95,20 @@ def cluster_with_a_gate(directory: Path) -> Iterator[tuple[KlammCluster, int, Ga
 
 def acknowledge_more(history: History, records: int) -> None:
     wanted = history.count + records
-    wait_for(lambda: history.count >= wanted, f"{records} more acknowledgements")
+    wait_until(f"{records} more acknowledgements", lambda: history.count >= wanted)
 
 
 def shut_out(cluster: KlammCluster, gated: int, gate: Gate, history: History) -> None:
     """It loses its leaderships though it lives; records are acknowledged without it; it comes back."""
     before = len(decisions(cluster, "suspicion-ended"))
     gate.shut()
-    wait_for(lambda: len(decisions(cluster, "suspect-relieved")) > before, "the fail-over")
+    wait_until("the fail-over", lambda: len(decisions(cluster, "suspect-relieved")) > before)
     acknowledge_more(history, RECORDS_PER_SECOND)
     assert gated in cluster.alive
     others = next(b for b in cluster.alive if b != gated)
     assert all(p.leader_id != gated for p in cluster.partitions(TOPIC, seen_by=others))
     gate.open()
-    wait_for(lambda: len(decisions(cluster, "suspicion-ended")) > before, "the end of the suspicion")
+    wait_until("the end of the suspicion", lambda: len(decisions(cluster, "suspicion-ended")) > before)
     assert "same life" in decisions(cluster, "suspicion-ended")[-1]["detail"]
     cluster.wait_until_healthy()
     acknowledge_more(history, RECORDS_PER_SECOND)
@@ -129,7 +122,7 @@ def test_a_living_broker_whose_port_refuses_costs_no_acknowledged_record(tmp_pat
             shut_out(cluster, gated, gate, history)
             move = [sys.executable, "-m", "klamm", "controller", "move", "--zookeeper", cluster.zookeeper, str(gated)]
             subprocess.run(move, check=True, capture_output=True, timeout=60)
-            wait_for(lambda: cluster.controller == gated, "the controller behind the gate")
+            wait_until("the controller behind the gate", lambda: cluster.controller == gated)
             shut_out(cluster, gated, gate, history)
             assert cluster.controller != gated, "its office was taken over, its fence fell"
         assert anomalies(history, read_all(cluster.bootstrap, TOPIC, PARTITIONS)) == []

@@ -36,6 +36,7 @@ from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker
 from klamm.testing.history import read_all
 from klamm.testing.relay import HOST, Relay
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.child import reserve_port
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -90,7 +91,7 @@ class Overlap:
             }
             self.old = self._controller(OLD, f"{HOST}:{self.way_to_zookeeper.port}", old)
             await self._start(self.old)
-            await self.until("the first controller", self._is_controller(OLD))
+            await eventually("the first controller", self._is_controller(OLD))
             self.next = self._controller(NEXT, self.server.address, {})
             await asyncio.gather(
                 self._start(self.next), self._start_broker(KLAMM_BROKER), self._start_broker(JVM_BROKER)
@@ -171,14 +172,6 @@ class Overlap:
                     found[f"{number}/{directory.name}/{segment.name}"] = segment.read_bytes()
         return found
 
-    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 90) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not await condition():
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise AssertionError(f"{what} did not come within {timeout:.0f} s") from None
-
     # --- what one does ---
 
     async def create_topics(self) -> None:
@@ -186,7 +179,7 @@ class Overlap:
             replicas = (BrokerId(1 + number % 2), BrokerId(2 - number % 2))
             await self.zk.create(config_znode.topic_path(topic), config_znode.encode({}))
             await self.zk.create(topic_znode.path(topic), topic_znode.encode({0: Assignment(replicas)}))
-        await self.until("leaders of all topics", self.everybody_leads)
+        await eventually("leaders of all topics", self.everybody_leads)
         await asyncio.to_thread(self._produce)
 
     def _produce(self) -> None:
@@ -210,12 +203,12 @@ class Overlap:
             async def has_begun(path: str = path) -> bool:
                 return partition_state.decode(path, (await self.zk.get(path)).data).leader == -1
 
-            await self.until(f"the deletion of {topic} to begin", has_begun)
+            await eventually(f"the deletion of {topic} to begin", has_begun)
 
         async def enough() -> bool:
             return await self.queued() >= QUEUED_LEAST and all(relay.held for relay in self.relays.values())
 
-        await self.until(f"{QUEUED_LEAST} requests in the queue", enough)
+        await eventually(f"{QUEUED_LEAST} requests in the queue", enough)
         return await self.queued()
 
     async def take_deletions_back(self) -> None:
@@ -224,7 +217,7 @@ class Overlap:
 
     async def wait_for_the_next(self) -> None:
         """Elected, and both brokers have obeyed it."""
-        await self.until("the next controller", self._is_controller(NEXT))
+        await eventually("the next controller", self._is_controller(NEXT))
 
         async def heard() -> bool:
             return all(
@@ -232,7 +225,7 @@ class Overlap:
                 for relay in self.relays.values()
             )
 
-        await self.until("both brokers to hear of it", heard)
+        await eventually("both brokers to hear of it", heard)
 
 
 @pytest.mark.parametrize("is_unnoticed", [False, True], ids=["by time", "unnoticed"])
@@ -266,10 +259,10 @@ async def test_the_old_controller_is_obeyed_by_nobody(tmp_path: Path, is_unnotic
             expected = queued if is_unnoticed else len(held)
             return len([request for request in late() if request.answer is not None]) >= expected
 
-        await overlap.until("answers to all that the old one sent", answered)
+        await eventually("answers to all that the old one sent", answered)
         overlap.way_to_zookeeper.speak()
-        await overlap.until("the old one to resign", overlap.old_has_resigned)
-        await overlap.until("leaders of all topics", overlap.everybody_leads)
+        await eventually("the old one to resign", overlap.old_has_resigned)
+        await eventually("leaders of all topics", overlap.everybody_leads)
 
         refused = [request for request in late() if request.answer is ErrorCode.STALE_CONTROLLER_EPOCH]
         in_logs = {number: overlap.refusals(number) for number in overlap.brokers}

@@ -5,9 +5,7 @@ All of it is done by Kafka's own ZooKeeper client and controller; our server is 
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +16,7 @@ from klamm.model.errors import NoNode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.journal import FileJournal
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -25,15 +24,6 @@ from klamm.zookeeper.server.memory import MemoryZooKeeper
 TOPIC = "on-ours"
 PARTITIONS = 4
 ASSIGNMENT = "1:2,2:1,1:2,2:1"
-
-
-async def eventually(what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 40) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come within {timeout:g} s") from None
 
 
 async def states(zk: ZooKeeperClient) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.testing.history import anomalies, read_all, steady_producer
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.znodes import candidates
@@ -42,7 +43,6 @@ SETTINGS: dict[str, str | int] = {
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",  # comes by a timer, thus in the middle of something
 }
-PATIENCE_SECONDS = 60.0
 
 
 class Led:
@@ -86,7 +86,7 @@ class Led:
                     return False
             return True
 
-        await eventually(lambda: f"leaders {leaders} of {topic} at every broker", by_all)
+        await eventually(f"leaders {leaders} of {topic} at every broker", by_all)
 
     async def led_by(self, *brokers: int) -> None:
         """Until one of them is the controller, and every JVM broker says so to its clients."""
@@ -97,7 +97,7 @@ class Led:
             named |= {(await asyncio.to_thread(client.list_topics, timeout=10)).controller_id for client in clients}
             return len(named) == 1 and named <= set(brokers)
 
-        await eventually(lambda: f"the office at one of {brokers}", said_by_all)
+        await eventually(f"a controller among {brokers}", said_by_all)
 
     # --- what one does
 
@@ -140,15 +140,6 @@ class Led:
 
         await asyncio.to_thread(send)
         assert not failed, failed[:3]
-
-
-async def eventually(what: Callable[[], str], condition: Callable[[], Awaitable[bool]]) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what()} did not come within {PATIENCE_SECONDS:g} s") from None
 
 
 @asynccontextmanager
@@ -216,8 +207,8 @@ async def isr_changes(kafka: Led) -> str:
     async def notifications_gone() -> bool:
         return not await kafka.zk.children("/isr_change_notification")
 
-    await eventually(lambda: "the ISR in every broker's metadata", metadata)
-    await eventually(lambda: "the notifications deleted", notifications_gone)
+    await eventually("the ISR in every broker's metadata", metadata)
+    await eventually("the notifications deleted", notifications_gone)
     return "follower stopped: 1,3 to 1; continued: back to 1,3; leader epoch 0; every broker told"
 
 
@@ -242,20 +233,20 @@ async def reassignment(kafka: Led) -> str:
     started = await kafka.tool(NEW, asking, *kafka.plan("moving", [2, 3]), "--execute")
     assert "Successfully started partition reassignment" in started
     await kafka.becomes("moving", leader=2, isr=[2, 3])
-    await eventually(lambda: "the topic on 2 and 3", lambda: _is_on(kafka, "moving", [2, 3]))
+    await eventually("the topic on 2 and 3", lambda: _is_on(kafka, "moving", [2, 3]))
     # The older tool, by znode; so slow that it can be cancelled.
     writing, zookeeper = "kafka.admin.ReassignPartitionsCommand", ("--zookeeper", kafka.controller.zookeeper)
     plan = kafka.plan("moving", [1, 2])
     started = await kafka.tool(OLD, writing, *zookeeper, *plan, "--execute", "--throttle", "1000")
     assert "Successfully started reassignment" in started
-    await eventually(lambda: "the new replica's files", lambda: _is_directory(kafka, 1, "moving-0"))
+    await eventually("the new replica's files", lambda: _is_directory(kafka, 1, "moving-0"))
     moving = await kafka.document("/brokers/topics/moving")
     assert (moving["adding_replicas"], moving["removing_replicas"]) == ({"0": [1]}, {"0": [3]})
     await kafka.tool(NEW, asking, *plan, "--cancel", "--preserve-throttles")
-    await eventually(lambda: "the topic on 2 and 3 again", lambda: _is_on(kafka, "moving", [2, 3]))
+    await eventually("the topic on 2 and 3 again", lambda: _is_on(kafka, "moving", [2, 3]))
     await kafka.becomes("moving", isr=[2, 3])
-    await eventually(lambda: "the cancelled replica's files gone", lambda: _is_directory(kafka, 1, "moving-0", False))
-    await eventually(lambda: "the znode gone", lambda: _gone(kafka, "/admin/reassign_partitions"))
+    await eventually("the cancelled replica's files gone", lambda: _is_directory(kafka, 1, "moving-0", False))
+    await eventually("the znode gone", lambda: _gone(kafka, "/admin/reassign_partitions"))
     return "by request 1,2 to 2,3; by znode towards 1,2, cancelled by request under a throttle: 2,3, files deleted"
 
 
@@ -339,14 +330,14 @@ async def kills_and_unclean_election(kafka: Led) -> str:
 async def deletion(kafka: Led) -> str:
     await kafka.tool(OLD, "kafka.admin.TopicCommand", "--delete", "--topic", "t")
     paths = ("/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t")
-    await eventually(lambda: "deletion", lambda: _gone(kafka, *paths))
+    await eventually("deletion", lambda: _gone(kafka, *paths))
     assert [_directory(kafka, b, f"t-{p}") for b in (1, 2, 3) for p in range(3)] == [None] * 9  # renamed at least
     homes = [kafka.cluster[broker].directory for broker in (1, 2, 3)]
 
     async def no_files() -> bool:
         return not [found for home in homes for data in ("data", "more") for found in (home / data).glob("t-*")]
 
-    await eventually(lambda: "the files gone", no_files)
+    await eventually("the files gone", no_files)
     return "by TopicCommand: znodes and every broker's directories gone"
 
 
@@ -354,7 +345,7 @@ async def failed_directory(kafka: Led) -> str:
     """The directory becomes a file: whoever runs the test, nobody can write into that."""
     names = [f"disk-{partition}" for partition in range(4)]
     await kafka.create("disk", [3, 1], [3, 2], [3, 1], [3, 2])
-    await eventually(lambda: f"files of {names} at broker 3", lambda: _are_directories(kafka, 3, names))
+    await eventually(f"files of {names} at broker 3", lambda: _are_directories(kafka, 3, names))
     places = {name: directory.parent for name in names if (directory := _directory(kafka, 3, name)) is not None}
     broken = places["disk-0"]
     broken.rename(broken.with_name("away"))
@@ -368,7 +359,7 @@ async def failed_directory(kafka: Led) -> str:
             await kafka.becomes("disk", number, leader=3, leader_epoch=0, isr=sorted((3, other)))
     await kafka.told("disk", {n: (1 if n % 2 == 0 else 2) if n in lost else 3 for n in range(4)})
     assert kafka.cluster[3].alive
-    await eventually(lambda: "the notification deleted", lambda: _no_children(kafka, "/log_dir_event_notification"))
+    await eventually("the notification deleted", lambda: _no_children(kafka, "/log_dir_event_notification"))
     return f"{len(lost)} of 4 partitions on it led by others, the rest still by broker 3, which lives"
 
 

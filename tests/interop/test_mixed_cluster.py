@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.testing.history import anomalies, read_all, steady_producer
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
@@ -61,7 +62,7 @@ class Mixed:
             broker.pause()
         try:
             await self.zk.delete("/controller")
-            await self.eventually(f"a controller among {kind}", lambda: self._is_controller(kind), timeout=5)
+            await eventually(f"a controller among {kind}", lambda: self._is_controller(kind), timeout=5)
         finally:
             for broker in asleep:
                 broker.resume()
@@ -88,7 +89,7 @@ class Mixed:
                 for state in await self.states(topic, partitions)
             )
 
-        await self.eventually(f"ISR {brokers} for {topic}", in_sync)
+        await eventually(f"ISR {brokers} for {topic}", in_sync)
 
     async def wait_equal_logs(self, topic: str, partitions: int = PARTITIONS, brokers: Sequence[int] = ALL) -> None:
         async def equal() -> bool:
@@ -97,7 +98,7 @@ class Mixed:
                 for partition in range(partitions)
             )
 
-        await self.eventually(f"equal logs of {topic}", equal)
+        await eventually(f"equal logs of {topic}", equal)
 
     async def wait_deleted(self, topic: str) -> None:
         """Gone from ZooKeeper, and no broker has a directory of it but one that waits for its removal."""
@@ -106,7 +107,7 @@ class Mixed:
         async def gone() -> bool:
             return await self.zk.get_many(nodes) == [None] * len(nodes)
 
-        await self.eventually(f"deletion of {topic}", gone)
+        await eventually(f"deletion of {topic}", gone)
         for broker in self.cluster.brokers.values():
             left = broker.data_directory.glob(f"{topic}-*")
             assert not [directory for directory in left if not directory.name.endswith("-delete")]
@@ -117,7 +118,7 @@ class Mixed:
         async def as_wanted() -> bool:
             return (broker.data_directory / name).exists() == there
 
-        await self.eventually(f"{name} {'there' if there else 'gone'}", as_wanted)
+        await eventually(f"{name} {'there' if there else 'gone'}", as_wanted)
 
     async def create(self, topic: str, assignment: str, **configs: object) -> None:
         """By Kafka's own tool, which asks the controller of the day."""
@@ -137,18 +138,10 @@ class Mixed:
             isr = (await self.states(topic, partition + 1))[partition]["isr"]
             return sorted(isr) == sorted(replicas) and not await self.zk.exists("/admin/reassign_partitions")
 
-        await self.eventually(f"{topic}-{partition} on {replicas}", done)
+        await eventually(f"{topic}-{partition} on {replicas}", done)
 
     async def topic_tool(self, *arguments: str) -> None:
         await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", self.cluster.bootstrap, *arguments)
-
-    async def eventually(self, what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 45) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not await condition():
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise AssertionError(f"{what} did not come within {timeout:g} s") from None
 
 
 def log_bytes(broker: BrokerProcess, topic: str, partition: int) -> bytes:
@@ -413,4 +406,4 @@ async def elect(them: Mixed, _victim: int) -> None:
         stat = await them.zk.exists("/controller")
         return stat is not None and stat.czxid != before
 
-    await them.eventually("a new controller", elected)
+    await eventually("a new controller", elected)

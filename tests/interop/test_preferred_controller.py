@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_process import KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
@@ -58,15 +58,6 @@ class Watched:
 
     async def epoch(self) -> int:
         return int((await self.zk.get("/controller_epoch")).data or b"0")
-
-
-async def eventually(what: str, condition: Callable[[], Awaitable[bool]], timeout: float = 45) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come within {timeout:g} s") from None
 
 
 async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:

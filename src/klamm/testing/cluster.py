@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +16,9 @@ from typing import Any, TypeVar
 from kafka.admin import KafkaAdminClient
 
 from klamm.server.local_cluster import LocalCluster
+from klamm.testing.waiting import WAIT_SECONDS, wait_until
 
 T = TypeVar("T")
-
-WAIT_SECONDS = 60.0
 
 
 class KlammCluster:
@@ -52,7 +50,7 @@ class KlammCluster:
     @property
     def controller(self) -> int:
         """Id of the broker that the others take for the controller."""
-        return self._wait_for(self._controller_now, "a controller")
+        return wait_until("a controller", self._controller_now)
 
     def directory(self, broker: int) -> Path:
         """Data directory (log.dirs) of a broker."""
@@ -81,7 +79,7 @@ class KlammCluster:
                     return int(entry.leader_id)
             return None
 
-        return self._wait_for(leader, f"a leader of {topic}-{partition}")
+        return wait_until(f"a leader of {topic}-{partition}", leader)
 
     def isr_of(self, topic: str, partition: int = 0) -> list[int]:
         return next(sorted(p.isr_nodes) for p in self.partitions(topic) if p.partition_index == partition)
@@ -140,7 +138,7 @@ class KlammCluster:
     def wait_until_healthy(self, timeout: float = WAIT_SECONDS) -> None:
         """All brokers that run know each other and a controller, and every partition has its full ISR of them."""
         self._call(self._local.wait_until_ready(timeout))
-        self._wait_for(self._all_in_sync, "full ISRs everywhere", timeout)
+        wait_until("full ISRs everywhere", self._all_in_sync, timeout)
 
     def _all_in_sync(self) -> bool:
         alive = set(self.alive)
@@ -166,15 +164,6 @@ class KlammCluster:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _wait_for(self, condition: Callable[[], T | None], what: str, timeout: float = WAIT_SECONDS) -> T:
-        deadline = time.monotonic() + timeout
-        while True:
-            value = condition()
-            if value is not None and value is not False:
-                return value
-            assert time.monotonic() < deadline, f"{what} did not come within {timeout:.0f} s"
-            time.sleep(0.05)
 
 
 @contextmanager
