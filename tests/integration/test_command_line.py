@@ -75,7 +75,7 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     nothing = klamm("reassign", "cancel", str(plan), *at)
     assert (nothing.returncode, nothing.stderr) == (1, "klamm: refused: orders-0 NoReassignmentInProgress\n")
     plan.write_text("{}")
-    assert klamm("reassign", "execute", str(plan), *at).stderr.startswith(f"klamm: {plan} is no plan")
+    assert klamm("reassign", "execute", str(plan), *at).stderr.startswith(f"klamm: {plan} is not a plan")
 
     grown = klamm("topics", "grow", "orders", "--partitions", "3", *at)
     assert grown.stdout == "topic orders has 3 partitions\n", grown.stderr

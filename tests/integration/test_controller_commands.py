@@ -60,7 +60,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert operator.json("controller", "move", str(second)) == {"from": first, "to": second, "moved": True}
     wait_until("the news", lambda: klamm_cluster.controller == second)
     again = operator.run("controller", "move", str(second))
-    assert again.stdout == f"broker {second} is the controller already\n"
+    assert again.stdout == f"broker {second} is already the controller\n"
 
     # By preference.
     assert operator.json("controller", "candidates", "add", str(third))["added"] is True
@@ -73,7 +73,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert (shown["controller"], shown["epoch"], shown["candidates"]) == (third, 3, [third])
     assert shown["quarantined"] == []
     assert operator.json("controller", "candidates", "remove", str(third))["removed"] is True
-    assert operator.refusal("controller", "candidates", "remove", str(third)) == f"broker {third} is no candidate"
+    assert operator.refusal("controller", "candidates", "remove", str(third)) == f"broker {third} is not a candidate"
 
     # From the events of the three.
     told = CliRunner().invoke(app, ["controller", "history", str(klamm_cluster.directory(1).parents[1]), "--json"])

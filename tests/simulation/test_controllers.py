@@ -38,11 +38,11 @@ def test_invariants_hold_and_the_cluster_heals(scaled: Callable[[int, int], int]
     count = scaled(50, 2_000)
     ways: Counter[str] = Counter()
     violated: list[SeedResult] = []
-    for verdict in run_seeds(range(count)):
-        if verdict.outcome is None:
-            violated.append(verdict)
+    for result in run_seeds(range(count)):
+        if result.summary is None:
+            violated.append(result)
         else:
-            ways.update(verdict.outcome.ways.keys())
+            ways.update(result.summary.ways.keys())
     for way, seeds in sorted(ways.items()):
         print(f"{way}: {100 * seeds / count:.0f} % of {count} seeds")
     assert not violated, "\n".join(map(str, violated))

@@ -1,4 +1,4 @@
-"""The klamm command as Typer sees it. Each group of commands has its module; this file only mounts them."""
+"""The klamm command as a Typer application. Each group of commands has its own module; this file mounts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from klamm.cli.topics import topics_app
 
 app = typer.Typer(
     name="klamm",
-    help="A Kafka-compatible cluster around the ZooKeeper-based controller.",
+    help="A Kafka-compatible cluster around the ZooKeeper-based controller: run it, administer it, test it.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""klamm bench: figures of this machine, in one table or one JSON document."""
+"""klamm bench: measurements of this machine, printed as one table or one JSON document."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ import typer
 
 from klamm.cli.output import Json, clear_errors, print_json, print_table
 
-bench_app = typer.Typer(help="Measure klamm on this machine.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Measure klamm on this machine. Each benchmark starts what it needs and stops it.", no_args_is_help=True
+)
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run; the figures are their median.")]
 
 
 @bench_app.command()
 def controller(
-    partitions: Annotated[int, typer.Option(min=1)] = 100_000,
-    brokers: Annotated[int, typer.Option(min=3, help="Stub brokers that answer every control request at once.")] = 5,
-    replication: Annotated[int, typer.Option(min=1)] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions in the cluster.")] = 100_000,
+    brokers: Annotated[int, typer.Option(min=3, help="Stub brokers, which answer every control request at once.")] = 5,
+    replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
+    rounds: Rounds = 3,
     against: Annotated[
         str | None,
-        typer.Option(help="Run apache-kafka-2.5.1 or apache-kafka-3.9.1 the same way, in turn, and print the ratios."),
+        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Cold load, re-election, death and return of a broker: seconds until the last stub was told the last thing."""
+    """Time a controller that loads the cluster, is re-elected, and loses and regains a broker.
+
+    Each figure is the time until the last stub broker has received the last control request.
+    """
     from klamm.bench.controller import bench
 
     with clear_errors():
@@ -51,7 +57,7 @@ def controller(
             [hold for hold in controller[figure].values() if hold is not None]
             for figure in ("loop_held_longest_ms", "loop_busy_longest_ms")
         )
-        loop = f", loop held at most {max(held)} ms, {max(busy)} of one by its own work" if held else ""
+        loop = f", event loop blocked for at most {max(held)} ms ({max(busy)} ms of its own work)" if held else ""
         typer.echo(f"{name}: memory {controller['memory_mb']['median']:.0f} MB{loop}")
     if "memory" in ratios:
         typer.echo(f"memory ratio {ratios['memory']:g}")
@@ -59,11 +65,11 @@ def controller(
 
 @bench_app.command()
 def zookeeper(
-    nodes: Annotated[int, typer.Option(min=1)] = 100_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
+    nodes: Annotated[int, typer.Option(min=1, help="Znodes to read, write and watch.")] = 100_000,
+    rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
-    """Gets, fenced sets and watches of klamm's ZooKeeper client, and of kazoo's asynchronous one, on a real server."""
+    """Time gets, fenced sets and watches of klamm's ZooKeeper client and of kazoo's on a real server."""
     from klamm.bench.zookeeper import bench
 
     with clear_errors():
@@ -82,12 +88,16 @@ def zookeeper(
 
 @bench_app.command()
 def failover(
-    partitions: Annotated[int, typer.Option(min=1, help="So many led by the victim, and as many followed.")] = 1_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Figures are the median of so many.")] = 3,
-    zookeeper: Annotated[str, typer.Option(help="embedded, memory; empty: the real one if it is at hand.")] = "",
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Partitions that the killed broker leads; it follows as many more.")
+    ] = 1_000,
+    rounds: Rounds = 3,
+    zookeeper: Annotated[
+        str, typer.Option(help="embedded or memory. The default is embedded if Java and its jars are installed.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """kill -9 until the next acks=all acknowledgement on every partition, with fast fail-over on and off."""
+    """Time from kill -9 to the next acks=all acknowledgement on every partition, with fast fail-over on and off."""
     from klamm.bench.failover import bench
 
     with clear_errors():

@@ -1,4 +1,4 @@
-"""klamm broker: one broker in the foreground, from its properties file on."""
+"""klamm broker: read the properties file and run one broker in the foreground."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from klamm.model.errors import ConfigError
 
 
 def start(file: str, overrides: Sequence[str]) -> None:
-    """Returns, or exits, when the broker has stopped. Raises ConfigError."""
+    """Run the broker until it stops; then exit. Raises ConfigError if the configuration is wrong."""
     properties = _properties(Path(file), overrides)
-    gc.disable()  # what is imported stays; to look for garbage in it is a tenth of the time
+    gc.disable()  # imported modules stay; searching them for garbage takes a tenth of the start
     from klamm.wire.kafka_python import without_clients
 
     without_clients()

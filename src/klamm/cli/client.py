@@ -1,4 +1,4 @@
-"""The admin client that the commands share: kafka-python's, with timeouts a person will wait for."""
+"""The admin client of all commands: kafka-python's, with timeouts that a person is willing to wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""klamm controller: who is it, who was it, who shall be it; and klamm deletions, the other thing people ask it."""
+"""klamm controller: show, move and prefer the controller, and its history. klamm deletions: what deletions wait for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, f
 
 T = TypeVar("T")
 
-controller_app = typer.Typer(help="The active controller.", no_args_is_help=True)
-candidates_app = typer.Typer(help="Brokers that shall be controller before others.", no_args_is_help=True)
+controller_app = typer.Typer(help="Show and move the active controller.", no_args_is_help=True)
+candidates_app = typer.Typer(help="Brokers that are preferred as controller.", no_args_is_help=True)
 controller_app.add_typer(candidates_app, name="candidates")
 
 EVENTS_FILE = "state-change.json"
@@ -27,17 +27,19 @@ ZooKeeperOption = Annotated[
     str,
     typer.Option(
         "--zookeeper",
-        help="HOST:PORT[/chroot]: adds the epoch, since when, candidates and what is quarantined.",
+        help="HOST:PORT or HOST:PORT/chroot. Adds the epoch, its start, the candidates and quarantined znodes.",
         envvar=ZOOKEEPER_VARIABLE,
     ),
 ]
-ZooKeeper = Annotated[str, typer.Option("--zookeeper", help="HOST:PORT[/chroot].", envvar=ZOOKEEPER_VARIABLE)]
+ZooKeeper = Annotated[
+    str, typer.Option("--zookeeper", help="HOST:PORT or HOST:PORT/chroot.", envvar=ZOOKEEPER_VARIABLE)
+]
 BrokerArgument = Annotated[int, typer.Argument(help="Broker id.", min=0)]
 
 
 @controller_app.command()
 def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeperOption = "", json: Json = False) -> None:
-    """The broker that is controller now."""
+    """Show which broker is the controller."""
     with admin(bootstrap) as client:
         cluster = client.describe_cluster()
     controller = cluster["controller_id"]
@@ -67,11 +69,12 @@ def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeperOption = 
 @controller_app.command()
 def history(
     events: Annotated[
-        list[Path], typer.Argument(help=f"{EVENTS_FILE} of the brokers, or directories that hold some.", exists=True)
+        list[Path],
+        typer.Argument(help=f"{EVENTS_FILE} files of the brokers, or directories that contain them.", exists=True),
     ],
     json: Json = False,
 ) -> None:
-    """Who was controller, since when and why, from the events that the brokers wrote."""
+    """List the terms of all controllers, with their causes, from the event files of the brokers."""
     files = list(_event_files(events))
     if not files:
         fail(f"no {EVENTS_FILE} in {', '.join(map(str, events))}")
@@ -96,11 +99,11 @@ def history(
 @controller_app.command()
 def move(
     zookeeper: ZooKeeper,
-    broker: Annotated[int | None, typer.Argument(help="Broker id; the first live candidate without one.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for it.", min=0.1)] = 15.0,
+    broker: Annotated[int | None, typer.Argument(help="Broker id. The default is the first live candidate.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until the broker has taken over.", min=0.1)] = 15.0,
     json: Json = False,
 ) -> None:
-    """Hand the office over, whoever holds it: the klamm broker that is named takes it, without a gap."""
+    """Make a klamm broker the controller, without a gap, whichever broker is controller now."""
     from klamm.server.controller_requests import move_controller
 
     result = _ask(move_controller(zookeeper, broker, timeout))
@@ -108,15 +111,15 @@ def move(
         print_json(result)
         return
     if result["moved"]:
-        former = "nobody" if result["from"] is None else f"broker {result['from']}"
-        typer.echo(f"the controller moved from {former} to broker {result['to']}")
+        former = "" if result["from"] is None else f" from broker {result['from']}"
+        typer.echo(f"the controller moved{former} to broker {result['to']}")
     else:
-        typer.echo(f"broker {result['to']} is the controller already")
+        typer.echo(f"broker {result['to']} is already the controller")
 
 
 @candidates_app.command("list")
 def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Who is preferred, and who of them is alive."""
+    """List the candidates and whether each is alive."""
     from klamm.server.inspection import candidates_report
 
     report = _ask(candidates_report(zookeeper))
@@ -132,7 +135,7 @@ def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
 
 @candidates_app.command("add")
 def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Prefer this broker. From a controller that is no candidate it takes over after its settle time."""
+    """Add a broker to the candidates. It takes over from a controller that is not a candidate after a settle time."""
     from klamm.server import controller_requests
 
     added = _ask(controller_requests.add_candidate(zookeeper, broker))
@@ -144,18 +147,18 @@ def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = Fal
 
 @candidates_app.command("remove")
 def remove_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Prefer it no longer."""
+    """Remove a broker from the candidates."""
     from klamm.server import controller_requests
 
     _ask(controller_requests.remove_candidate(zookeeper, broker))
     if json:
         print_json({"broker": broker, "removed": True})
     else:
-        typer.echo(f"broker {broker} is no candidate any more")
+        typer.echo(f"broker {broker} is no longer a candidate")
 
 
 def deletions(zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Topics that are marked for deletion, and what each waits for."""
+    """List the topics that are marked for deletion and what each is waiting for."""
     from klamm.server.inspection import marked_topics
 
     found = _ask(marked_topics(zookeeper))
@@ -163,7 +166,7 @@ def deletions(zookeeper: ZooKeeper, json: Json = False) -> None:
         (
             marked.topic,
             marked.since,
-            f"its znode to be mended: {marked.problem}"
+            f"a repair of its znode: {marked.problem}"
             if marked.problem
             else waits_for(
                 marked.partitions,

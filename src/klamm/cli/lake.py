@@ -1,7 +1,7 @@
-"""`klamm lake`: a topic into a Delta table, exactly once, and the audit that proves it.
+"""klamm lake: ingest topics into Delta tables exactly once, and audit the result.
 
-PySpark is imported only when a command runs: the base install has the commands and says what to install.
-Exit codes: 0 done or clean, 1 failed or findings, 2 wrong usage.
+PySpark is imported only when a command runs, so the base install has the commands and says what to install.
+Exit codes: 0 done or clean, 1 failed or with findings, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 
 lake_app = typer.Typer(
     name="lake",
-    help="Topics to a Delta lake on Spark, exactly once; and the audit that proves it.",
+    help="Ingest topics into a Delta lake with Spark, exactly once, and audit the result.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -36,7 +36,7 @@ def _parse_topics(text: str) -> list[str]:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise typer.BadParameter(f"{topic!r} is not a topic name", param_hint="--topics")
     if len(set(topics)) < len(topics):
-        raise typer.BadParameter("a topic is named twice", param_hint="--topics")
+        raise typer.BadParameter("a topic is listed twice", param_hint="--topics")
     return topics
 
 
@@ -45,7 +45,7 @@ def _parse_trigger(text: str) -> float | None:
         return None
     match = _SECONDS.fullmatch(text)
     if not match or float(match.group(1)) <= 0:
-        raise typer.BadParameter(f"{text!r}: use available-now or seconds such as 10s", param_hint="--trigger")
+        raise typer.BadParameter(f"{text!r}: use available-now, or seconds such as 10s", param_hint="--trigger")
     return float(match.group(1))
 
 
@@ -60,19 +60,17 @@ def _parse_bootstrap(text: str) -> str:
 def _parse_lake(text: str) -> Path:
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "file":
-        raise typer.BadParameter(
-            f"{scheme}:// is not supported: give a local or mounted directory", param_hint="--lake"
-        )
+        raise typer.BadParameter(f"{scheme}:// is not supported: use a local or mounted directory", param_hint="--lake")
     return Path(rest if separator else text).absolute()
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Leaves through the `finally` blocks, which end the JVM; a batch under way is committed or is not."""
+    """Exit through the `finally` blocks, which stop the JVM. A running batch is committed as a whole or not at all."""
     raise SystemExit(128 + number)
 
 
 def _run(job: Callable[[], _T]) -> _T:
-    """One clear line for whatever the job could foresee."""
+    """Run the job; print an expected failure as one line."""
     from klamm.pipelines.lake_state import LakeError
 
     before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -90,18 +88,21 @@ def _run(job: Callable[[], _T]) -> _T:
 def ingest(
     bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT of a broker.")],
     topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
-    lake: Annotated[str, typer.Option(help="Directory of the lake; a table a topic at PATH/<topic>.")],
+    lake: Annotated[
+        str, typer.Option(help="Directory of the lake. Each topic has its table in a directory of its name.")
+    ],
     trigger: Annotated[
-        str, typer.Option(help="available-now: what is there, then end. 10s: go on, a batch every 10 s.")
+        str,
+        typer.Option(help="available-now ingests what is there and exits. 10s keeps running, with a batch every 10 s."),
     ] = "available-now",
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Offsets in a batch at most.")] = 1_000_000,
-    name: Annotated[str, typer.Option(help="Name of the ingest; a table belongs to one name.")] = "main",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Most offsets in one batch.")] = 1_000_000,
+    name: Annotated[str, typer.Option(help="Name of the ingest. A table belongs to one ingest.")] = "main",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Topics into Delta tables, exactly once: may be killed at any moment and started again."""
+    """Ingest topics into Delta tables, exactly once. It may be killed at any moment and started again."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise typer.BadParameter(f"{name!r}: letters, digits, dot, dash and underscore", param_hint="--name")
+        raise typer.BadParameter(f"{name!r}: use letters, digits, dots, dashes and underscores", param_hint="--name")
     names, interval, servers = _parse_topics(topics), _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
     directory = _parse_lake(lake)
 
@@ -129,12 +130,12 @@ def audit(
     lake: Annotated[str, typer.Option(help="Directory of the lake.")],
     topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
     bootstrap_server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a broker, to explain offsets that are not in the table.")
+        str | None, typer.Option(help="HOST:PORT of a broker, which knows why offsets may be missing.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Checks that each offset is in the table once, or is explained; exit 1 with the findings otherwise."""
+    """Check that each offset is in the table exactly once or has a known reason to be missing. Exit 1 if not."""
     names, directory = _parse_topics(topics), _parse_lake(lake)
     servers = _parse_bootstrap(bootstrap_server) if bootstrap_server else None
 

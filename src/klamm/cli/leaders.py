@@ -1,4 +1,4 @@
-"""klamm leaders elect: put the preferred replicas in charge again, or accept the loss of an unclean election."""
+"""klamm leaders elect: move leadership back to the preferred replicas, or hold an unclean election."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ class ElectionType(StrEnum):
         return list(ElectionType).index(self)
 
 
-leaders_app = typer.Typer(help="Leaders of partitions.", no_args_is_help=True)
+leaders_app = typer.Typer(no_args_is_help=True)
 
 
 @leaders_app.callback()
 def _group() -> None:
-    """Leaders of partitions."""
+    """Elect the leaders of partitions."""
 
 
 @leaders_app.command()
 def elect(
     election: Annotated[
         ElectionType,
-        typer.Option("--type", help="unclean: any live replica of a partition without leader; data may be lost."),
+        typer.Option(
+            "--type", help="unclean elects any live replica of a partition that has no leader. Records may be lost."
+        ),
     ],
-    topic: Annotated[str, typer.Option(help="With --partition: this one alone.")] = "",
-    partition: Annotated[int | None, typer.Option(min=0)] = None,
-    everywhere: Annotated[bool, typer.Option("--all", help="Every partition that needs it.")] = False,
+    topic: Annotated[str, typer.Option(help="Topic of the partition.")] = "",
+    partition: Annotated[int | None, typer.Option(min=0, help="Number of the partition.")] = None,
+    everywhere: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Elect leaders of one partition (--topic and --partition), or of all that need it (--all)."""
+    """Elect the leader of one partition (--topic and --partition), or of all that need an election (--all)."""
     if bool(topic) != (partition is not None) or bool(topic) == everywhere:
-        raise typer.BadParameter("say which: --topic and --partition together, or --all")
+        raise typer.BadParameter("use either --topic with --partition, or --all")
     with admin(bootstrap) as client:
         wanted = {topic: [partition]} if topic else None
         answer = client.elect_leaders(election.on_the_wire, wanted, raise_errors=False)

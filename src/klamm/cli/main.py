@@ -1,7 +1,7 @@
-"""The way into the klamm command: a broker starts past Typer, everything else through it.
+"""The entry point of the klamm command: it starts a broker without Typer and leaves every other command to Typer.
 
-A broker that starts again is missed meanwhile, and imports are a good part of its start, Typer's the largest of them.
-So how `klamm broker` is called is looked at here; what is not plain, a question or a mistake, is for Typer to answer.
+The cluster misses a broker while it restarts. Imports take a good part of a start, and Typer is the largest of them.
+So this module parses a plain `klamm broker` call itself and leaves requests for help and usage errors to Typer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def broker_arguments(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Properties file and overrides.
+    """The properties file and the overrides, or None if Typer must handle the call.
 
     >>> broker_arguments(["broker", "a.properties", "--override", "broker.id=1"])
     ('a.properties', ['broker.id=1'])

@@ -1,4 +1,4 @@
-"""klamm produce and klamm consume: a record a line, through the same client library that users have."""
+"""klamm produce and klamm consume: one record per line, through the same client library that users have."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, fail
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, TopicName, clear_errors, fail
 
 
 def produce(
-    topic: str,
-    key_separator: Annotated[str, typer.Option(help="Splits key from value; without it records have no key.")] = "",
-    partition: Annotated[int | None, typer.Option(min=0)] = None,
+    topic: TopicName,
+    key_separator: Annotated[
+        str, typer.Option(help="Text between key and value. Without it records have no key.")
+    ] = "",
+    partition: Annotated[int | None, typer.Option(min=0, help="Send to this partition.")] = None,
     acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -45,15 +47,15 @@ def produce(
 
 
 def consume(
-    topic: str,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
-    max_messages: Annotated[int | None, typer.Option(min=1)] = None,
-    timeout_ms: Annotated[int | None, typer.Option(min=1, help="End after this long without a record.")] = None,
+    topic: TopicName,
+    partition: Annotated[int | None, typer.Option(min=0, help="Read only this partition.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
+    max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
+    timeout_ms: Annotated[int | None, typer.Option(min=1, help="Stop after this long without a record.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Print records: values one a line, or with --json one object a line."""
+    """Print one record per line: its value, or with --json an object."""
     from kafka import KafkaConsumer, TopicPartition
 
     with clear_errors(bootstrap):
@@ -110,7 +112,7 @@ def _print(record: Any, json: bool) -> None:
 
 
 def _text(data: bytes | None) -> str | dict[str, str] | None:
-    """Text where the bytes are text, base64 where they are not."""
+    """Text if the bytes are UTF-8, else base64."""
     if data is None:
         return None
     try:

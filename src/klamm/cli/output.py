@@ -1,4 +1,4 @@
-"""What every command prints and how it ends: plain text or one JSON document; 0 done, 1 refused or failed, 2 usage."""
+"""Output and exit codes of all commands: plain text or one JSON document; 0 done, 1 refused or failed, 2 usage."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Bootstrap = Annotated[
     str, typer.Option("--bootstrap-server", help="HOST:PORT of any broker.", envvar="KLAMM_BOOTSTRAP_SERVER")
 ]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def fail(message: str) -> NoReturn:
-    """One clear line on stderr, exit code 1."""
+    """Print one line to stderr and exit with code 1."""
     sys.stderr.write(f"klamm: {message}\n")
     raise typer.Exit(1)
 
 
 @contextmanager
 def clear_errors(bootstrap: str = "") -> Iterator[None]:
-    """Errors that a user can act on become one line; bugs stay tracebacks."""
+    """Print errors that a user can act on as one line; leave the traceback of a bug."""
     try:
         yield
     except KlammError as error:
@@ -39,7 +40,7 @@ def clear_errors(bootstrap: str = "") -> Iterator[None]:
 
 
 def _is_client_error(error: Exception) -> bool:
-    # Here, not at the top: servers start without the client library's half second.
+    # Imported here, because the client library would add half a second to the start of servers.
     from kafka.errors import KafkaError
 
     return isinstance(error, KafkaError)
@@ -48,7 +49,7 @@ def _is_client_error(error: Exception) -> bool:
 def describe(error: Exception) -> str:
     name = type(error).__name__.removesuffix("Error")
     if name in {"NoBrokersAvailable", "KafkaConnection", "KafkaTimeout", "NodeNotReady"}:
-        return "no broker answers: is the cluster up and the address right?"
+        return "no broker answers: is the cluster running, and is the address right?"
     details = "; ".join(str(argument) for argument in error.args if argument)
     return f"{name}: {details}" if details else name
 
@@ -58,7 +59,7 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns aligned, no frame: readable by eyes, cut and awk."""
+    """Aligned columns without a frame, for people, cut and awk."""
     from rich.console import Console
     from rich.table import Table
 

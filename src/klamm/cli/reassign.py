@@ -1,4 +1,4 @@
-"""klamm reassign: execute, status, cancel. The plan is the JSON document that Kafka's own tool takes."""
+"""klamm reassign: execute, status, cancel. A plan is the JSON document that Kafka's own tool takes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 reassign_app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
 PLAN_FORM = '{"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
-Plan = Annotated[Path, typer.Argument(help=PLAN_FORM)]
+Plan = Annotated[Path, typer.Argument(help=f"File with the plan, as Kafka's own tool takes it: {PLAN_FORM}")]
 
 
 @reassign_app.command()
 def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Start the moves of a plan, all or none; `status` shows how far they are."""
+    """Start all moves of a plan, or none if one is impossible. `status` shows the progress."""
     moves = _read(plan)
     with admin(bootstrap) as client:
         wrong = _problems(client, moves)
         if wrong:
             fail(f"nothing was started: {'; '.join(wrong)}")
-        _wish_directories(client, moves)
+        _request_directories(client, moves)
         _alter(client, {move: list(move.replicas) for move in moves}, json, "started")
 
 
 @reassign_app.command()
 def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Take back the moves of a plan that are still running."""
+    """Cancel those moves of a plan that are still running."""
     moves = _read(plan)
     with admin(bootstrap) as client:
         _alter(client, dict.fromkeys(moves), json, "cancelled")
@@ -45,7 +45,7 @@ def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = Fa
 
 @reassign_app.command()
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Every partition that is on the move."""
+    """List the partitions that are being moved."""
     with admin(bootstrap) as client:
         moving = sorted(client.list_partition_reassignments().items())
     if json:
@@ -83,15 +83,17 @@ def _problems(client: KafkaAdminClient, moves: Sequence[Move]) -> list[str]:
     return problems(moves, known, brokers, directories)
 
 
-def _wish_directories(client: KafkaAdminClient, moves: Sequence[Move]) -> None:
-    """Before the moves: a broker that does not have the replica yet remembers where to create it, and says so by
-    ReplicaNotAvailable."""
-    wishes = {
+def _request_directories(client: KafkaAdminClient, moves: Sequence[Move]) -> None:
+    """Ask for log directories before the moves start.
+
+    A broker that does not have the replica yet remembers where to create it and answers ReplicaNotAvailable.
+    """
+    wanted = {
         (move.topic, move.partition, broker): path
         for move in moves
         for broker, path in move.named_directories().items()
     }
-    answers = client.alter_replica_log_dirs(wishes)
+    answers = client.alter_replica_log_dirs(wanted)
     refused = [
         f"{replica.topic}-{replica.partition} on broker {replica.broker_id} {error.__name__.removesuffix('Error')}"
         for replica, error in sorted(answers.items())
@@ -107,4 +109,4 @@ def _read(plan: Path) -> list[Move]:
     except OSError as error:
         fail(f"cannot read {plan}: {error.strerror}")
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        fail(f"{plan} is no plan: {type(error).__name__} {error}; it must be {PLAN_FORM}")
+        fail(f"{plan} is not a plan: {type(error).__name__} {error}; the form is {PLAN_FORM}")

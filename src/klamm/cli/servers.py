@@ -1,4 +1,4 @@
-"""klamm up, broker and zookeeper: the commands that start servers, which they import lazily: clients stay light."""
+"""klamm up, broker and zookeeper: the commands that run servers. They import them late, so that clients start fast."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from klamm.cli.output import clear_errors
 
 
 def up(
-    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 3,
+    brokers: Annotated[int, typer.Option(min=1, help="Number of brokers.")] = 3,
     zookeeper: Annotated[
         str,
-        typer.Option(help="embedded (the real one, needs Java), memory (ours), or HOST:PORT[/chroot] of your own."),
+        typer.Option(
+            help="embedded (Apache ZooKeeper, needs Java), memory (klamm's own), or HOST:PORT or HOST:PORT/chroot of "
+            "yours. The default is embedded if Java and its jars are installed, else memory."
+        ),
     ] = "",
     data: Annotated[
-        Path | None, typer.Option(help="Keep data here; without it everything ends with the cluster.")
+        Path | None, typer.Option(help="Directory for the data. Without it the data is removed at the end.")
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of the first broker; the others follow. 0: free ones.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="Port of the first broker; the others use the next ones. 0 picks free ports."
+        ),
     ] = 9092,
 ) -> None:
-    """Start a cluster on this machine. Ctrl-C ends it."""
+    """Run a cluster on this machine until Ctrl-C."""
     from klamm.server.run_cluster import run_cluster
 
     with clear_errors():
@@ -32,19 +38,21 @@ def up(
 
 
 def broker(
-    server_properties: Annotated[Path, typer.Argument(help="Kafka's server.properties.")],
-    override: Annotated[list[str] | None, typer.Option("--override", help="key=value, repeatable.")] = None,
+    server_properties: Annotated[Path, typer.Argument(help="A Kafka server.properties file.")],
+    override: Annotated[list[str] | None, typer.Option("--override", help="key=value; may be repeated.")] = None,
 ) -> None:
-    """Run one broker in the foreground. SIGTERM is a controlled shutdown."""
+    """Run one broker in the foreground. SIGTERM starts a controlled shutdown."""
     with clear_errors():
         start(str(server_properties), override or [])
 
 
 def zookeeper(
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 2181,
-    data: Annotated[Path | None, typer.Option(help="Journal here, synced before answering; else memory only.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 2181,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory for the journal, synced before each answer. Default: memory only.")
+    ] = None,
 ) -> None:
-    """Run our own ZooKeeper in the foreground."""
+    """Run klamm's own ZooKeeper server in the foreground."""
     from klamm.server.run_zookeeper import run_zookeeper
 
     with clear_errors():

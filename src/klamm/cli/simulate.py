@@ -1,10 +1,9 @@
-"""klamm simulate: a whole cluster in virtual time, replayed from one seed."""
+"""klamm simulate: a whole cluster in virtual time; one seed determines the whole run."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,47 +11,31 @@ from klamm.cli.output import Json, print_json
 
 
 def simulate(
-    seed: Annotated[int, typer.Option(help="The run follows from it entirely.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="So many runs, from --seed on.")] = 1,
-    processes: Annotated[int | None, typer.Option(min=1, help="For many seeds; default: one a core.")] = None,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="No further seeds after a violated one.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the first run. Equal seeds give equal runs.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with consecutive seeds.")] = 1,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes to use. Default: one per core.")] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first violation.")] = False,
     json: Json = False,
 ) -> None:
-    """Run real controllers on our ZooKeeper with everything going wrong; print the digest of all that happened.
+    """Run real controllers against simulated failures and print a digest of each run.
 
-    A violated invariant ends its run and the command with 1: the seed, the invariant and the last events are printed.
+    If an invariant is violated, print the seed, the invariant and the last events, and exit with code 1.
     """
     from klamm.simulation.seeds import run_seeds
 
     logging.disable(logging.CRITICAL)
-    verdicts = []
-    for verdict in run_seeds(range(seed, seed + seeds), processes):
-        verdicts.append(verdict)
+    results = []
+    for result in run_seeds(range(seed, seed + seeds), processes):
+        results.append(result)
         if not json:
-            typer.echo(_as_text(verdict) if seeds == 1 or not verdict.holds else str(verdict))
-        if fail_fast and not verdict.holds:
+            typer.echo(result.describe() if seeds == 1 or not result.holds else str(result))
+        if fail_fast and not result.holds:
             break
-    broken = sum(not verdict.holds for verdict in verdicts)
+    broken = sum(not result.holds for result in results)
     if json:
-        documents = [_as_document(verdict) for verdict in verdicts]
-        print_json(documents[0] if seeds == 1 else {"seeds": len(verdicts), "violated": broken, "runs": documents})
+        documents = [result.document() for result in results]
+        print_json(documents[0] if seeds == 1 else {"seeds": len(results), "violated": broken, "runs": documents})
     elif seeds > 1:
-        typer.echo(f"{len(verdicts) - broken} of {len(verdicts)} seeds: invariants held")
+        typer.echo(f"{len(results) - broken} of {len(results)} seeds: invariants held")
     if broken:
         raise typer.Exit(1)
-
-
-def _as_text(verdict: Any) -> str:
-    if verdict.outcome is None:
-        return "\n".join((*verdict.events, str(verdict)))
-    outcome = verdict.outcome
-    return (
-        f"seed {outcome.seed}: {outcome.digest} ({outcome.events} events, {outcome.elections} elections, "
-        f"{outcome.seconds:.0f} s, invariants held)"
-    )
-
-
-def _as_document(verdict: Any) -> dict[str, Any]:
-    if verdict.outcome is not None:
-        return {"holds": True, **dataclasses.asdict(verdict.outcome)}
-    return {"holds": False, **{k: v for k, v in dataclasses.asdict(verdict).items() if k != "outcome"}}

@@ -1,4 +1,4 @@
-"""klamm topics: list, create, describe, grow, delete."""
+"""klamm topics: list, create, grow, delete, describe."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from klamm.cli.client import admin
-from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, TopicName, fail, print_json, print_table
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import INTERNAL_TOPICS
 
-topics_app = typer.Typer(help="Topics: list, create, describe, grow, delete.", no_args_is_help=True)
+topics_app = typer.Typer(help="List, create, grow, delete and describe topics.", no_args_is_help=True)
 
 
 @topics_app.command("list")
 def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Names of all topics."""
+    """List the names of all topics."""
     with admin(bootstrap) as client:
         names = sorted(client.list_topics())
     if json:
@@ -28,10 +28,12 @@ def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) ->
 
 @topics_app.command()
 def create(
-    name: str,
-    partitions: Annotated[int, typer.Option(min=1)] = 1,
-    replication_factor: Annotated[int, typer.Option("--replication-factor", min=1)] = 1,
-    config: Annotated[list[str] | None, typer.Option("--config", help="key=value, repeatable.")] = None,
+    name: TopicName,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", min=1, help="Replicas of each partition.")
+    ] = 1,
+    config: Annotated[list[str] | None, typer.Option("--config", help="key=value; may be repeated.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -49,13 +51,13 @@ def create(
 
 @topics_app.command()
 def grow(
-    name: str,
-    partitions: Annotated[int, typer.Option(min=1, help="How many it has afterwards.")],
+    name: TopicName,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Add partitions. Keys then map to other partitions than before."""
-    _refuse_internal(name, "grown: its partitions are where consumer groups and transactions are looked for")
+    """Add partitions to a topic. Keys may then map to other partitions than before."""
+    _refuse_internal(name, "grown: groups and transactions are found by the number of its partitions")
     with admin(bootstrap) as client:
         (answer,) = client.create_partitions({name: partitions}, raise_errors=False).results
     _refuse_if_error(answer.to_dict(), f"topic {name} was not grown")
@@ -66,9 +68,9 @@ def grow(
 
 
 @topics_app.command()
-def delete(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def delete(name: TopicName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """Delete a topic and wait until it is gone from the metadata."""
-    _refuse_internal(name, "deleted: consumer groups and transactions live in it")
+    _refuse_internal(name, "deleted: it holds consumer groups or transactions")
     with admin(bootstrap) as client:
         answer = client.delete_topics([name], raise_errors=False)["topics"][0]
     _refuse_if_error(answer, f"topic {name} was not deleted")
@@ -80,14 +82,14 @@ def delete(name: str, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = Fal
 
 @topics_app.command()
 def describe(
-    name: str,
+    name: TopicName,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions that lack a replica in the ISR.")
+        bool, typer.Option("--under-replicated", help="Show only partitions whose ISR lacks a replica.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Leader, replicas and ISR of every partition."""
+    """Show the leader, replicas and ISR of every partition."""
     with admin(bootstrap) as client:
         topic = client.describe_topics([name])[0]
         moving = client.list_partition_reassignments() if under_replicated else {}
@@ -121,7 +123,7 @@ LISTS = ("replicas", "isr", "offline")
 
 
 def _lacks_a_replica(partition: dict[str, Any], adding: set[int]) -> bool:
-    """A replica that is being added is none yet: a move is no failure."""
+    """A replica that is still being added does not count, because a move is not a failure."""
     return not set(partition["replica_nodes"]) - adding <= set(partition["isr_nodes"])
 
 

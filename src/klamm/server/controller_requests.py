@@ -39,7 +39,7 @@ async def remove_candidate(connect: str, broker: int) -> None:
         try:
             await zk.delete(candidates.path(BrokerId(broker)))
         except NoNode:
-            raise RequestRefused(f"broker {broker} is no candidate") from None
+            raise RequestRefused(f"broker {broker} is not a candidate") from None
 
 
 async def move_controller(connect: str, broker: int | None, timeout_s: float) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
+from typing import Any
 
 from klamm.simulation.checker import Violation
 from klamm.simulation.cluster import RunSummary, Scenario, simulate
@@ -17,10 +18,10 @@ SEEDS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """Of one seed: its outcome, or what was violated and the last events before it."""
+    """Of one seed: its summary, or what was violated and the last events before it."""
 
     seed: int
-    outcome: RunSummary | None = None
+    summary: RunSummary | None = None
     invariant: str = ""
     about: str = ""
     seconds: float = 0.0
@@ -28,12 +29,24 @@ class SeedResult:
 
     @property
     def holds(self) -> bool:
-        return self.outcome is not None
+        return self.summary is not None
 
     def __str__(self) -> str:
-        if self.outcome is not None:
-            return f"seed {self.seed}: {self.outcome.digest}"
+        if self.summary is not None:
+            return f"seed {self.seed}: {self.summary.digest}"
         return f"seed {self.seed}: {self.invariant} violated at {self.seconds:.3f} s: {self.about}"
+
+    def describe(self) -> str:
+        """All that a person wants to know of a single run."""
+        if self.summary is None:
+            return "\n".join((*self.events, str(self)))
+        run = self.summary
+        return f"{self} ({run.events} events, {run.elections} elections, {run.seconds:.0f} s, invariants held)"
+
+    def document(self) -> dict[str, Any]:
+        if self.summary is not None:
+            return {"holds": True, **asdict(self.summary)}
+        return {"holds": False, **{key: value for key, value in asdict(self).items() if key != "summary"}}
 
 
 def run_seed(seed: int) -> SeedResult:
