@@ -66,7 +66,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert operator.json("controller", "candidates", "add", str(third))["added"] is True
     assert operator.json("controller", "candidates", "add", str(third))["added"] is False
     wait_until("the candidate's take-over", lambda: klamm_cluster.controller == third)
-    assert "would take it back" in operator.refusal("controller", "move", str(second))
+    assert "would take over again" in operator.refusal("controller", "move", str(second))
     (candidate,) = operator.json("controller", "candidates", "list")["candidates"]
     assert candidate == {"broker": third, "alive": True, "controller": True}
     shown = operator.json("controller", "show", *at)

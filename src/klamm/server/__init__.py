@@ -1,1 +1,1 @@
-"""Composition: one process made of a broker, a controller, ZooKeeper, listeners and signals."""
+"""Composition: processes made of a broker, a controller, a ZooKeeper session, listeners and signals."""

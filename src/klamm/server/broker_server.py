@@ -1,8 +1,9 @@
-"""One broker process composed: session, logs, listeners, broker, controller, in the order that safety asks for.
+"""The parts of one broker process: session, logs, listeners, broker and controller, started in a safe order.
 
-Start: session, cluster id, directories checked and locked, logs recovered, ports bound (nothing answered yet),
-registered, controller started, then requests are answered. Stop: leaderships handed over, listeners closed, fetchers
-and timers ended, logs flushed and marked clean, then the controller resigns and the session ends, with our znodes.
+Start: open the session, read the cluster id, check and lock the directories, recover the logs, bind the ports without
+answering yet, register, start the controller, then answer requests. Stop: hand over leaderships, close the listeners,
+end fetchers and timers, flush the logs and mark them clean; then the controller resigns and the session ends, which
+removes this broker's znodes.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class BrokerServer:
         self.id = broker_id_of(config)
         self.metrics = MetricsRegistry()
         self.endpoints: tuple[Endpoint, ...] = ()
-        """Advertised, with the ports that were really bound."""
+        """The advertised endpoints, with the ports that were actually bound."""
         self.http: HttpListener | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[BrokerServer]:
         # Two stacks, because stopping is not the reverse of starting: the controller starts last, but resigns after
-        # the data plane is down, so that it can hand our own leaderships over.
+        # the data plane is down, so that it can hand over this broker's own leaderships.
         async with AsyncExitStack() as control, AsyncExitStack() as data:
             events = await control.enter_async_context(self._event_writer().running())
             zk = await self._connect(control)
@@ -94,7 +95,7 @@ class BrokerServer:
             await data.enter_async_context(logs.running())
             await data.enter_async_context(broker.running())
             for listener in listeners:
-                data.push_async_callback(listener.close)  # the first thing to go when we stop
+                data.push_async_callback(listener.close)  # what stops first
             monitor = LoopMonitor(self._ports.clock, self.id, events, self.metrics)
             _own_task(data, asyncio.create_task(monitor.run(), name="loop-monitor"))
             await control.enter_async_context(controller.running())
@@ -163,8 +164,8 @@ class BrokerServer:
         config = self.config
         if config.shares_listener_with_clients:
             logger.warning(
-                "listener %s serves clients and brokers alike: any client may send control requests; "
-                "configure inter.broker.listener.name with a listener of its own",
+                "listener %s serves both clients and brokers, so any client can send control requests; "
+                "set inter.broker.listener.name to a separate listener",
                 config.inter_broker_listener,
             )
         brokers_own = {config.inter_broker_listener, config.control_plane_listener}
@@ -194,7 +195,7 @@ class BrokerServer:
         return listeners
 
     async def _by_address(self) -> dict[str, int]:
-        """max.connections.per.ip.overrides may name hosts; connections come from addresses."""
+        """Resolve max.connections.per.ip.overrides: it may name hosts, but connections come from addresses."""
         limits = {}
         for host, count in self.config.connections_by_ip().items():
             try:
@@ -207,7 +208,7 @@ class BrokerServer:
         return limits
 
     def _advertised(self, listeners: list[Listener]) -> tuple[Endpoint, ...]:
-        """Port 0 becomes the one that was bound; no host becomes this machine's loopback."""
+        """Replace port 0 by the port that was bound, and an empty host by the loopback address."""
         bound = {listener.name: listener.port for listener in listeners}
         return tuple(
             endpoint._replace(host=endpoint.host or "127.0.0.1", port=endpoint.port or bound[endpoint.listener])
@@ -216,7 +217,7 @@ class BrokerServer:
 
 
 class _Registrar:
-    """Ties the broker's registration to its epoch, at the start and after each new session."""
+    """Sets the broker's epoch from its registration, at the start and after each new session."""
 
     def __init__(self) -> None:
         self._registration: Registration | None = None
@@ -227,7 +228,9 @@ class _Registrar:
         self._registration, self._broker = registration, broker
 
     async def again(self) -> None:
-        assert self._registration is not None and self._broker is not None, "registered before the controller starts"
+        assert self._registration is not None and self._broker is not None, (
+            "the broker registers before the controller starts"
+        )
         self._broker.registered(await self._registration.again())
 
 

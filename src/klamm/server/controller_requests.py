@@ -1,8 +1,8 @@
-"""What an operator asks of the office, written to ZooKeeper where every klamm broker watches: who is preferred, and who
-shall hold it now.
+"""Requests of an operator about the controller, written to ZooKeeper, where every klamm broker watches them: which
+brokers are preferred, and which one takes over now.
 
-A move is an ephemeral request (`znodes.controller_move`): the broker that it names takes over in one transaction,
-whoever holds the office, klamm or not. It is waited for, and gone with this session in any case.
+A move is an ephemeral znode (`znodes.controller_move`). The broker that it names takes over in one transaction, whether
+the current controller is klamm or Apache Kafka. The operator waits for it; the znode ends with the session anyway.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from klamm.model.ports import CreateMode
 from klamm.server.inspection import holder, live_brokers, preferred_brokers, zookeeper
 from klamm.zookeeper.znodes import candidates, controller_move
 
-LOOK_EVERY_S = 0.05
+POLL_SECONDS = 0.05
 
 
 class RequestRefused(KlammError):
-    """Not done, and why."""
+    """The request cannot be fulfilled; the message says why."""
 
 
 async def add_candidate(connect: str, broker: int) -> bool:
-    """False: it was one already."""
+    """Return False if the broker is already a candidate."""
     async with zookeeper(connect) as zk:
         await zk.ensure_path(candidates.PARENT)
         try:
@@ -43,7 +43,7 @@ async def remove_candidate(connect: str, broker: int) -> None:
 
 
 async def move_controller(connect: str, broker: int | None, timeout_s: float) -> dict[str, Any]:
-    """To this broker, or to the first live candidate."""
+    """Move the controller to this broker, or to the first live candidate if `broker` is None."""
     async with zookeeper(connect) as zk:
         live, preferred, former = await live_brokers(zk), await preferred_brokers(zk), await holder(zk)
         alive = [candidate for candidate in preferred if candidate in live]
@@ -53,14 +53,14 @@ async def move_controller(connect: str, broker: int | None, timeout_s: float) ->
             try:
                 await zk.create(controller_move.PATH, controller_move.encode(target), CreateMode.EPHEMERAL)
             except NodeExists:
-                raise RequestRefused("another move is under way") from None
+                raise RequestRefused("another move is in progress") from None
             try:
                 async with asyncio.timeout(timeout_s):
                     while await holder(zk) != target:
-                        await asyncio.sleep(LOOK_EVERY_S)
+                        await asyncio.sleep(POLL_SECONDS)
             except TimeoutError:
                 raise RequestRefused(
-                    f"broker {target} did not take over within {timeout_s:g} s: only a klamm broker does"
+                    f"broker {target} did not take over within {timeout_s:g} s: only a klamm broker can"
                 ) from None
         return {"from": former, "to": target, "moved": former != target}
 
@@ -75,9 +75,9 @@ def _target(broker: int | None, former: BrokerId | None, live: list[BrokerId], a
         return others[0]
     target = BrokerId(broker)
     if target not in live:
-        raise RequestRefused(f"broker {target} is not registered; alive are {live}")
+        raise RequestRefused(f"broker {target} is not registered; the live brokers are {live}")
     if alive and target not in alive:
         raise RequestRefused(
-            f"broker {target} is no candidate, and candidates {alive} would take it back: add it first"
+            f"broker {target} is not a candidate, and candidates {alive} would take over again: add it first"
         )
     return target

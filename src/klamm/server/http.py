@@ -1,9 +1,9 @@
-"""The HTTP side of a broker process: `/metrics` for Prometheus. Off unless `klamm.http.listener` names an address.
+"""The HTTP listener of a broker process: `/metrics` for Prometheus. Off unless `klamm.http.listener` is set.
 
-Starlette on uvicorn, in the broker's own loop and without uvicorn's signal handlers: signals are the process's business
-(`runtime`). They and Prometheus' client take a quarter of a second to import, so they are imported last, in a thread,
-when the broker already answers: neither a cold start nor an election waits for them. The port is taken early: an
-address that cannot be had stops the start with a clear line.
+Starlette runs on uvicorn in the broker's own event loop, without uvicorn's signal handlers, because `runtime` handles
+signals. These packages and Prometheus' client take a quarter of a second to import. A thread imports them when the
+broker already answers, so that neither a cold start nor an election waits for them. The port is bound early, so that an
+address in use stops the start with a clear message.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 64
 CONNECTIONS_MAX: Final = 64
-"""Beyond it 503: whoever scrapes must not take the descriptors that the log needs."""
+"""More connections get 503, because scrapers must not use up the descriptors that the log needs."""
 GRACE_SECONDS: Final = 1
-"""For a scrape that is under way when the broker stops."""
+"""Time to finish a scrape when the broker stops."""
 
 
 class HttpListener:
@@ -36,12 +36,12 @@ class HttpListener:
         self.url = f"http://{host or '127.0.0.1'}:{self._socket.getsockname()[1]}"
 
     def close(self) -> None:
-        """Also when it was never `running`."""
+        """Release the port, even if the listener was never `running`."""
         self._socket.close()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[HttpListener]:
-        """At once: who asks before the server is there waits in the socket's backlog."""
+        """Return at once; early requests wait in the backlog of the socket until the server is ready."""
         stop = asyncio.Event()
         serving = asyncio.create_task(self._serve(stop), name="http")
         try:
@@ -75,7 +75,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _server(metrics: MetricsRegistry) -> Any:
-    """A uvicorn server that leaves signals and logging alone. In a thread: this is where the imports happen."""
+    """A uvicorn server that leaves signals and logging alone. Runs in a thread, because it does the slow imports."""
     import uvicorn
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import choose_encoder

@@ -1,4 +1,4 @@
-"""What ZooKeeper tells about the office of the controller, for the command line. Nothing here writes."""
+"""Reads about the controller and pending deletions from ZooKeeper, for the command line. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MarkedTopic(NamedTuple):
     topic: str
     since: str
     partitions: dict[int, Assignment] | None
-    """None: its znode is gone, or cannot be read."""
+    """None if its znode is gone or unreadable."""
     problem: str
     quarantined: bool
 
@@ -60,7 +60,7 @@ async def preferred_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
 
 
 async def holder(zk: ZooKeeperClient) -> BrokerId | None:
-    """None: nobody, or /controller cannot be read."""
+    """The broker named by /controller; None if it is absent or unreadable."""
     (node,) = await zk.get_many([controller.PATH])
     try:
         return None if node is None else controller.decode(controller.PATH, node.data)
@@ -69,7 +69,7 @@ async def holder(zk: ZooKeeperClient) -> BrokerId | None:
 
 
 async def controller_term(connect: str) -> dict[str, Any]:
-    """Epoch of the controller, since when its znode exists, who is preferred, and what is set aside."""
+    """The controller's epoch, the creation time of its znode, the candidates and the quarantined znodes."""
     async with zookeeper(connect) as zk:
         node, epoch = await zk.get_many([controller.PATH, controller_epoch.PATH])
         since = None
@@ -96,7 +96,7 @@ async def candidates_report(connect: str) -> list[dict[str, Any]]:
             {"broker": broker, "alive": broker in live, "controller": broker == leading}
             for broker in candidates.ids_of(names)
         ]
-        return report + [{"broker": name, "ignored": "its name is no broker id"} for name in junk]
+        return report + [{"broker": name, "ignored": "not a broker id"} for name in junk]
 
 
 async def marked_topics(connect: str) -> Marked:
@@ -118,7 +118,7 @@ async def marked_topics(connect: str) -> Marked:
 
 
 async def _quarantined(zk: ZooKeeperClient) -> list[Quarantined]:
-    """Those that still hold: what has changed since is only not swept yet."""
+    """The entries that still apply. A znode that changed since is free, though its entry may not be removed yet."""
     paths = [f"{quarantine.PARENT}/{name}" for name in await children(zk, quarantine.PARENT)]
     entries = []
     for path, node in zip(paths, await zk.get_many(paths), strict=True):

@@ -111,9 +111,9 @@ class LocalCluster:
             return
         missing = embedded_available()
         if wanted == "embedded" and missing:
-            raise ConfigError(f"{missing}, or choose --zookeeper memory, klamm's own")
+            raise ConfigError(f"{missing}, or use klamm's own with --zookeeper memory")
         if wanted == "memory" or missing:
-            self.zookeeper_kind = "ours" + (f", because there is {missing}" if missing and not wanted else "")
+            self.zookeeper_kind = "klamm's own" + (f"; {missing}" if missing and not wanted else "")
             async with self._running_memory_zookeeper() as address:
                 yield address
             return

@@ -1,8 +1,8 @@
-"""This broker's own registration: who may stand under our id, and what to do when somebody already does.
+"""The registration of this broker, and what to do when its id or an address is already registered.
 
-- Our own endpoints under our own id: a former life of ours, killed within its session. Wait until ZooKeeper ends that
-  session, saying so; longer than the session timeout and two seconds it cannot take.
-- Anything else under our id, or one of our addresses under another id: a mistake of configuration. Stop the start.
+- The same id with the same endpoints belongs to an earlier process of this broker that was killed within its session.
+  Log it and wait until ZooKeeper ends that session, for at most the session timeout and two seconds.
+- The same id with other endpoints, or one of the addresses under another id, is a configuration error. Stop the start.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Registration:
         self._clock = clock
         self._me = me
         self._session_id: int | None = None
-        """Of the session under which we registered last."""
+        """The session of the last registration."""
 
     async def first(self) -> BrokerEpoch:
-        """At the start of the process."""
+        """Register at the start of the process."""
         await self._refuse_taken_addresses()
         deadline = self._clock.monotonic() + self._zk.session_timeout_ms / 1000 + WAIT_BEYOND_SESSION
-        told = False
+        logged = False
         while True:
             try:
                 return await self.again()
@@ -44,17 +44,17 @@ class Registration:
                 if former is not None and former.endpoints != self._me.endpoints:
                     raise ConfigError(
                         f"broker.id={self._me.id} is registered by another broker at "
-                        f"{', '.join(map(str, former.endpoints))}: every broker needs an id of its own"
+                        f"{', '.join(map(str, former.endpoints))}: every broker needs its own id"
                     ) from None
                 if self._clock.monotonic() > deadline:
                     raise ConfigError(f"broker.id={self._me.id} is still registered: {taken}") from None
-                if not told:
-                    logger.info("waiting for the session of our former life to end (%s)", taken)
-                    told = True
+                if not logged:
+                    logger.info("waiting for the session of an earlier process of this broker to end (%s)", taken)
+                    logged = True
                 await asyncio.sleep(POLL)
 
     async def again(self) -> BrokerEpoch:
-        """After each new session. The epoch identifies this life of the broker."""
+        """Register again after each new session. The epoch identifies this registration."""
         document = broker_id.encode(self._me, self._clock.wall_ms())
         epoch = await registration.register(self._zk, self._me.id, document, previous_session_id=self._session_id)
         self._session_id = self._zk.session_id
@@ -67,7 +67,7 @@ class Registration:
         except NoNode:
             return None
         except ZNodeError as error:
-            raise ConfigError(f"broker.id={self._me.id} is registered by something we cannot read: {error}") from None
+            raise ConfigError(f"broker.id={self._me.id} has an unreadable registration: {error}") from None
 
     async def _refuse_taken_addresses(self) -> None:
         ours = {(endpoint.host, endpoint.port) for endpoint in self._me.endpoints}
@@ -79,7 +79,7 @@ class Registration:
             try:
                 other = broker_id.decode(path, node.data)
             except ZNodeError:
-                continue  # the controller reports it; it is nobody's address
+                continue  # the controller reports it; it holds no address
             for endpoint in other.endpoints:
                 if (endpoint.host, endpoint.port) in ours:
                     raise ConfigError(

@@ -1,4 +1,4 @@
-"""klamm broker: one broker in the foreground."""
+"""klamm broker: run one broker in the foreground."""
 
 from __future__ import annotations
 

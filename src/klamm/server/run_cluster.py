@@ -1,4 +1,4 @@
-"""klamm up: a cluster in the foreground."""
+"""klamm up: run a cluster in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own ZooKeeper as a process of its own."""
+"""klamm zookeeper: run klamm's own ZooKeeper server in the foreground."""
 
 from __future__ import annotations
 

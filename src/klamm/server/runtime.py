@@ -1,4 +1,4 @@
-"""The real world behind the ports, and how a server process runs in it: uvloop and signals."""
+"""The real ports, and how a server process runs: uvloop and signals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 
 GC_THRESHOLD: Final = 10_000
-"""Objects that may come without one going before the collector looks at the young ones. Python's 700 are for scripts: a
-server makes that many with every large request, and finds no garbage in them."""
+"""New objects, less those freed, before the garbage collector looks at the young ones. Python's default of 700 suits
+scripts: a server creates that many for every large request and finds no garbage in them."""
 
 
 def real_ports(disk_workers: int = 4) -> Ports:
@@ -28,14 +28,14 @@ def real_ports(disk_workers: int = 4) -> Ports:
 
 
 def run(main: Coroutine[Any, Any, int]) -> None:
-    """Run a server to its end in this process and exit with its code."""
+    """Run a server in this process until it ends, and exit with its code."""
     gc.set_threshold(GC_THRESHOLD)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(main))
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT. A second one finds the default handler and ends the process at once."""
+    """An event that SIGTERM or SIGINT sets. A second signal meets the default handler and ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
