@@ -1,9 +1,9 @@
-"""`make cases`: behaviour case -> the tests that prove it, and how complete each section of tests/cases.toml is.
+"""`make cases`: each behaviour case with its sentence and its tests, and how complete each section is.
 
     python scripts/cases.py [section ...]     only these, each as if it had landed
 
-It fails when an id of a landed section has no test, and when a marker names an id that is in no section: a misspelt id
-would otherwise prove nothing in silence. The markers are read as pytest collects them.
+It fails when an id of a landed section has no test, when a marker names an id that is not in tests/cases.toml, and when
+the ids of a section do not count from 1. The markers are read as pytest collects them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,32 @@ LIST = Path(__file__).resolve().parent.parent / "tests" / "cases.toml"
 @dataclass(frozen=True, slots=True)
 class Section:
     name: str
-    ids: int
-    landed: bool
     about: str
-
-    @property
-    def cases(self) -> list[str]:
-        return [f"{self.name}-{number:02}" for number in range(1, self.ids + 1)]
+    landed: bool
+    cases: Mapping[str, str]
+    """The sentence of each id, in order."""
 
 
 def sections() -> list[Section]:
-    return [Section(name, **fields) for name, fields in tomllib.loads(LIST.read_text()).items()]
+    return [section(name, **fields) for name, fields in tomllib.loads(LIST.read_text()).items()]
+
+
+def section(name: str, about: str, landed: bool, **cases: str) -> Section:
+    return Section(name, about, landed, cases)
 
 
 def findings(listed: Sequence[Section], proven: Set[str]) -> list[str]:
-    """What makes the run fail, one line each."""
+    """Everything that makes the run fail, one line each."""
     known = {case for section in listed for case in section.cases}
+    unnumbered = [
+        f"{section.name}: {case} stands where {expected} is expected"
+        for section in listed
+        for number, case in enumerate(section.cases, start=1)
+        if case != (expected := f"{section.name}-{number:02}")
+    ]
     missing = [case for section in listed if section.landed for case in section.cases if case not in proven]
     return [
+        *unnumbered,
         *(f"{case} has no test, and its section has landed" for case in missing),
         *(f"{case} is in no section of {LIST.name}" for case in sorted(proven - known)),
     ]
@@ -61,11 +69,11 @@ class Collector:
 
 def collect() -> Mapping[str, set[str]]:
     collector = Collector()
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = pytest.main(["--collect-only", "-qq"], plugins=[collector])
     if code != pytest.ExitCode.OK:
-        sys.exit(said.getvalue() or "pytest could not collect the tests")
+        sys.exit(output.getvalue() or "pytest could not collect the tests")
     return collector.tests
 
 
@@ -79,14 +87,16 @@ def main(wanted: Sequence[str]) -> int:
         tests = {case: found for case, found in tests.items() if case.rpartition("-")[0] in wanted}
     wrong = findings(listed, tests.keys())
     for section in listed:
-        for case in section.cases:
-            if case in tests:
-                print(f"{case:<10} {', '.join(sorted(tests[case]))}")
+        for case, sentence in section.cases.items():
+            print(f"{case:<8} {sentence}")
+            for test in sorted(tests.get(case, ())):
+                print(f"{'':<8} {test}")
     print()
     for section in listed:
         proven = sum(case in tests for case in section.cases)
         print(
-            f"{section.name:<4} {proven:3} of {section.ids:3}  {'landed' if section.landed else '':<7} {section.about}"
+            f"{section.name:<4} {proven:3} of {len(section.cases):3}"
+            f"  {'landed' if section.landed else '':<7} {section.about}"
         )
     print(f"{len(tests)} cases proven; {len(wrong)} findings")
     for finding in wrong:

@@ -18,17 +18,17 @@ import tempfile
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+import cases
 from mistakes import RED, ROOT, copy_tree, mistake, run_tests
 
 LIST = ROOT / "tests" / "mutants.toml"
-CASES = ROOT / "tests" / "cases.toml"
 WORKERS = 2
 """Each with a copy of its own. More would find tests red that only waited for the machine."""
 IDS_PER_MUTANT = 3
@@ -66,9 +66,9 @@ def read() -> tuple[list[Mutant], list[str]]:
 
 
 def count(mutants: Iterable[Mutant], wanted: Iterable[str]) -> list[Section]:
-    ids: Mapping[str, Mapping[str, int]] = tomllib.loads(CASES.read_text())
+    ids = {section.name: len(section.cases) for section in cases.sections()}
     named = Counter(match[1] for m in mutants if (match := re.match(r"([A-Z]+)-\d+ ", m.name)))
-    return [Section(name, ids[name]["ids"], named[name]) for name in wanted]
+    return [Section(name, ids[name], named[name]) for name in wanted]
 
 
 def findings(mutants: Sequence[Mutant], sections: Sequence[Section]) -> list[str]:
