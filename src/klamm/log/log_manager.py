@@ -207,7 +207,10 @@ class LogManager:
         return self._checkpoints.write_high_watermarks()
 
     async def checkpoint_recovery_points(self) -> None:
-        self._checkpoints.write_offsets()
+        self._checkpoints.write_everywhere(self._checkpoints.write_recovery_points)
+
+    async def checkpoint_log_start_offsets(self) -> None:
+        self._checkpoints.write_everywhere(self._checkpoints.write_log_start_offsets)
 
     async def apply_retention(self) -> int:
         """One pass over all logs that are not being cleaned; returns the number of segments deleted."""
@@ -234,10 +237,12 @@ class LogManager:
         try:
             async with asyncio.TaskGroup() as tasks:
                 retention_ms = self._config.log_retention_check_interval_ms
-                checkpoint_ms = self._config.log_flush_offset_checkpoint_interval_ms
+                recovery_ms = self._config.log_flush_offset_checkpoint_interval_ms
+                start_ms = self._config.log_flush_start_offset_checkpoint_interval_ms
                 timers = [
                     tasks.create_task(_every(_RETENTION_FIRST_MS, retention_ms, self.apply_retention)),
-                    tasks.create_task(_every(checkpoint_ms, checkpoint_ms, self.checkpoint_recovery_points)),
+                    tasks.create_task(_every(recovery_ms, recovery_ms, self.checkpoint_recovery_points)),
+                    tasks.create_task(_every(start_ms, start_ms, self.checkpoint_log_start_offsets)),
                     tasks.create_task(_every(_EXPIRY_MS, _EXPIRY_MS, self._expire_producers)),
                 ]
                 if self._config.log_cleaner_enable:

@@ -440,3 +440,16 @@ async def test_rolling_flushes_off_the_loop_and_moves_the_recovery_point(disk: F
         assert "a 0 20" in (one / "recovery-point-offset-checkpoint").read_text()
         log.truncate_to(7)
         assert "a 0 7" in (one / "recovery-point-offset-checkpoint").read_text()
+
+
+async def test_recovery_points_and_log_starts_are_written_at_their_own_intervals(disk: FileDisk, one: Path) -> None:
+    intervals = {"log_flush_offset_checkpoint_interval_ms": 60_000, "log_flush_start_offset_checkpoint_interval_ms": 1}
+    async with started(disk, one, **intervals) as logs:
+        log = await create(logs, tp("a-0"), CONFIG)
+        for _ in range(3):
+            append(log, "v")
+        log.update_high_watermark(3)
+        log.advance_log_start(2)
+        starts = one / "log-start-offset-checkpoint"
+        await _until(lambda: starts.exists() and "a 0 2" in starts.read_text())
+        assert not (one / "recovery-point-offset-checkpoint").exists()

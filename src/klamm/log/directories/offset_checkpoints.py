@@ -50,14 +50,14 @@ class OffsetCheckpoints:
         if self._writing is not None:
             await self._writing
 
-    def write_offsets(self) -> None:
-        """Recovery points, and log start offsets that lie above the start of the first segment."""
+    def write_everywhere(self, write: Callable[[LogDirectory], None]) -> None:
         for directory in self._registry.directories.loaded():
-            self.guarded(directory, self._write_offsets)
+            self.guarded(directory, write)
 
     def write_all(self, directory: LogDirectory) -> None:
         """Raises OSError."""
-        self._write_offsets(directory)
+        self.write_recovery_points(directory)
+        self.write_log_start_offsets(directory)
         directory.write_high_watermarks(self._high_watermarks(directory))
 
     def write_recovery_points(self, directory: LogDirectory) -> None:
@@ -79,8 +79,8 @@ class OffsetCheckpoints:
         except OSError as error:
             self._registry.take_offline(directory, error)
 
-    def _write_offsets(self, directory: LogDirectory) -> None:
-        self.write_recovery_points(directory)
+    def write_log_start_offsets(self, directory: LogDirectory) -> None:
+        """Only those that lie above the start of the first segment. Raises OSError."""
         directory.write_log_start_offsets(
             {
                 log.topic_partition: log.log_start_offset
