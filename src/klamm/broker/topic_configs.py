@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from klamm.model.config import TopicConfig, topic_config
+from klamm.model.config import TopicConfig, topic_config, topic_keys_without_effect
 from klamm.model.errors import ConnectionLoss, KafkaError, SessionExpired, ZNodeError
 from klamm.model.ports import Clock, ZooKeeper
 from klamm.zookeeper.znodes import config
@@ -67,4 +67,6 @@ def usable_config(defaults: TopicConfig, overrides: Mapping[str, str], where: st
             log.warning("%s: %s=%s has no effect: %s", where, key, value, error.message)
         else:
             usable[key] = value
+    for key, reason in topic_keys_without_effect(usable).items():
+        log.warning("%s: %s=%s has no effect: %s", where, key, usable[key], reason)
     return topic_config(defaults, usable)

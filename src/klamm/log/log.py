@@ -63,7 +63,6 @@ class Log:
         clock: Clock,
         rng: random.Random,
         topic_partition: TopicPartition,
-        directory: str,
         config: TopicConfig,
         loaded: LoadedLog,
         owner: LogOwner,
@@ -73,7 +72,7 @@ class Log:
         self._random = rng
         self._owner = owner
         self.topic_partition = topic_partition
-        self.directory = directory
+        self.directory = loaded.directory
         """The directory of this partition; its parent is the log directory."""
         self.config = config
         """May be replaced at any time; new limits apply from the next append."""
@@ -84,7 +83,7 @@ class Log:
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._durability = Durability(
-            disk, directory, loaded.segments, self._producers, loaded.epochs, loaded.recovery_point
+            disk, loaded.directory, loaded.segments, self._producers, loaded.epochs, loaded.recovery_point
         )
         self._swap: Swap | None = None
         self._first_unstable: int | None = None

@@ -51,8 +51,9 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What is in a partition directory, consistent and ready to be appended to."""
+    """The content of a partition directory, consistent and ready for appends."""
 
+    directory: str
     segments: LogSegments
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
@@ -118,6 +119,7 @@ class _Loader:
         self._snapshots.remove_above(log_end_offset)
         self._snapshots.remove_below(log_start_offset)
         return LoadedLog(
+            directory=self._directory,
             segments=self._segments,
             epochs=self._epochs,
             snapshots=self._snapshots,

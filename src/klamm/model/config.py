@@ -6,7 +6,7 @@ One frozen value per broker, handed to constructors; there is no global configur
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
@@ -20,10 +20,12 @@ from klamm.model.settings import (
     boolean,
     choice,
     integer,
+    keys_without_effect,
     number,
     read_settings,
     settings_of,
     text,
+    without_effect,
     words,
 )
 
@@ -32,6 +34,8 @@ HOUR_MS: Final = 3_600_000
 
 CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+GROWING_FILES: Final = "segment files grow as they are written"
+NO_DOWN_CONVERSION: Final = "batches are never converted; Fetch below version 4 is answered with an error"
 PROTOCOL_VERSIONS: Final = ("2.4", "2.5", "2.6")
 """inter.broker.protocol.version that we serve. 2.7 and above need AlterPartition and topic ids."""
 
@@ -64,9 +68,9 @@ class BrokerConfig:
     # Log
     log_dirs: tuple[str, ...] = words("log.dirs", (str(PurePath(tempfile.gettempdir(), "kafka-logs")),))
     num_recovery_threads_per_data_dir: int = integer("num.recovery.threads.per.data.dir", 1, least=1)
-    log_flush_offset_checkpoint_interval_ms: int = integer("log.flush.offset.checkpoint.interval.ms", 60_000)
+    log_flush_offset_checkpoint_interval_ms: int = integer("log.flush.offset.checkpoint.interval.ms", 60_000, least=1)
     log_flush_start_offset_checkpoint_interval_ms: int = integer(
-        "log.flush.start.offset.checkpoint.interval.ms", 60_000
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, least=1
     )
     log_retention_check_interval_ms: int = integer("log.retention.check.interval.ms", 5 * MINUTE_MS, least=1)
     log_cleanup_policy: tuple[str, ...] = words("log.cleanup.policy", ("delete",), allowed=("compact", "delete"))
@@ -85,13 +89,17 @@ class BrokerConfig:
     log_segment_delete_delay_ms: int = integer("log.segment.delete.delay.ms", 60_000)
     log_flush_interval_messages: int = integer("log.flush.interval.messages", LONG_MAX, least=1)
     log_flush_interval_ms: int = integer("log.flush.interval.ms", LONG_MAX)
-    log_preallocate: bool = boolean("log.preallocate", False)
+    log_preallocate: bool = without_effect(boolean("log.preallocate", False), GROWING_FILES)
     log_message_timestamp_type: str = choice("log.message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
     log_message_timestamp_difference_max_ms: int = integer("log.message.timestamp.difference.max.ms", LONG_MAX)
-    log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True)
+    log_message_downconversion_enable: bool = without_effect(
+        boolean("log.message.downconversion.enable", True), NO_DOWN_CONVERSION
+    )
     log_cleaner_enable: bool = boolean("log.cleaner.enable", True)
-    log_cleaner_threads: int = integer("log.cleaner.threads", 1, least=1, most=INT_MAX)
-    """Accepted, and one: a second would only wait for the first, of whose work Python lets one thread run at a time."""
+    log_cleaner_threads: int = without_effect(
+        integer("log.cleaner.threads", 1, least=1, most=INT_MAX),
+        "one log is cleaned at a time, since Python runs one thread at a time",
+    )
     log_cleaner_dedupe_buffer_size: int = integer("log.cleaner.dedupe.buffer.size", 128 << 20, least=(1 << 20) + 1)
     """Bytes for the keys of one cleaning, 24 for each; what does not fit is cleaned next time."""
     log_cleaner_backoff_ms: int = integer("log.cleaner.backoff.ms", 15_000)
@@ -120,7 +128,9 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int = integer("replica.fetch.response.max.bytes", 10 << 20, most=INT_MAX)
     replica_fetch_backoff_ms: int = integer("replica.fetch.backoff.ms", 1_000)
     replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, least=1)
-    num_replica_fetchers: int = integer("num.replica.fetchers", 1, least=1)
+    num_replica_fetchers: int = without_effect(
+        integer("num.replica.fetchers", 1, least=1), "one task fetches from each leader"
+    )
     fetch_max_bytes: int = integer("fetch.max.bytes", 55 << 20, least=1024, most=INT_MAX)
     producer_id_expiration_ms: int = integer("transactional.id.expiration.ms", 7 * 24 * HOUR_MS, least=1)
 
@@ -260,14 +270,17 @@ def parse_endpoints(
 
 
 def read_broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """Kafka's own server.properties; returns the configuration and one warning per key that we do not support."""
+    """From Kafka's own server.properties. Returns the configuration and one warning per key that has no effect."""
     properties = dict(properties)
     if "log.dirs" not in properties and "log.dir" in properties:
         properties["log.dirs"] = properties["log.dir"]
     properties.pop("log.dir", None)
     config, unknown = read_settings(BrokerConfig, properties)
     config.validate()
-    return config, [f"{key} is not supported and has no effect" for key in unknown]
+    warnings = {key: f"{key} is not supported and has no effect" for key in unknown}
+    for key, reason in keys_without_effect(BrokerConfig, properties).items():
+        warnings[key] = f"{key} has no effect: {reason}"
+    return config, [warnings[key] for key in sorted(warnings)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,14 +297,18 @@ class TopicConfig:
     max_compaction_lag_ms: int = integer("max.compaction.lag.ms", LONG_MAX, least=1)
     min_compaction_lag_ms: int = integer("min.compaction.lag.ms", 0)
     max_message_bytes: int = integer("max.message.bytes", 1_048_588, most=INT_MAX)
-    message_downconversion_enable: bool = boolean("message.downconversion.enable", True)
-    message_format_version: str = text("message.format.version", "2.6")
+    message_downconversion_enable: bool = without_effect(
+        boolean("message.downconversion.enable", True), NO_DOWN_CONVERSION
+    )
+    message_format_version: str = without_effect(
+        text("message.format.version", "2.6"), "batches are always stored in format 2, which Kafka has since 0.11"
+    )
     message_timestamp_difference_max_ms: int = integer("message.timestamp.difference.max.ms", LONG_MAX)
     message_timestamp_type: str = choice("message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
     min_cleanable_dirty_ratio: float = number("min.cleanable.dirty.ratio", 0.5)
     min_insync_replicas: int = integer("min.insync.replicas", 1, least=1, most=INT_MAX)
     unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False)
-    preallocate: bool = boolean("preallocate", False)
+    preallocate: bool = without_effect(boolean("preallocate", False), GROWING_FILES)
     retention_bytes: int = integer("retention.bytes", -1)
     retention_ms: int = integer("retention.ms", 168 * HOUR_MS, least=-1)
     segment_bytes: int = integer("segment.bytes", 1 << 30, least=14, most=INT_MAX)
@@ -302,7 +319,7 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = words("follower.replication.throttled.replicas", ())
 
 
-_FROM_BROKER: Final = {
+TOPIC_DEFAULTS_FROM_BROKER: Final = {
     "cleanup_policy": "log_cleanup_policy",
     "compression_type": "compression_type",
     "delete_retention_ms": "log_cleaner_delete_retention_ms",
@@ -331,7 +348,7 @@ _FROM_BROKER: Final = {
 
 
 def topic_defaults(broker: BrokerConfig) -> TopicConfig:
-    return TopicConfig(**{topic: getattr(broker, name) for topic, name in _FROM_BROKER.items()})
+    return TopicConfig(**{topic: getattr(broker, name) for topic, name in TOPIC_DEFAULTS_FROM_BROKER.items()})
 
 
 def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
@@ -356,6 +373,11 @@ def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> 
             f"max.compaction.lag.ms={config.max_compaction_lag_ms}",
         )
     return config
+
+
+def topic_keys_without_effect(overrides: Iterable[str]) -> dict[str, str]:
+    """Those of the overridden keys that change nothing, with the reason."""
+    return keys_without_effect(TopicConfig, overrides)
 
 
 def broker_id_of(config: BrokerConfig) -> BrokerId:

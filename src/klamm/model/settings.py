@@ -7,7 +7,7 @@ allowed (design D8).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from klamm.model.errors import ConfigError
@@ -26,6 +26,8 @@ class Setting:
     """In words, for the error message."""
     aliases: tuple[tuple[str, int], ...] = ()
     """Keys of coarser units with their factor, finest first: the first one present wins (`log.retention.hours`)."""
+    no_effect: str = ""
+    """Why the key is accepted but changes nothing; empty for a key that is honoured."""
 
     def read(self, raw: str) -> Any:
         try:
@@ -96,6 +98,11 @@ def words(key: str, default: tuple[str, ...], *, allowed: Sequence[str] = ()) ->
     return _field(Setting(key, parse, f"it must be {what}"), default)
 
 
+def without_effect(field: Any, reason: str) -> Any:
+    """Declares a key that Kafka's files and tools set, and that changes nothing here: whoever sets it is warned."""
+    return _field(dataclasses.replace(field.metadata["setting"], no_effect=reason), field.default)
+
+
 def settings_of(cls: type) -> dict[str, tuple[str, Setting]]:
     """key -> (field name, setting) of a dataclass declared with the functions above."""
     return {
@@ -103,6 +110,12 @@ def settings_of(cls: type) -> dict[str, tuple[str, Setting]]:
         for field in dataclasses.fields(cls)
         if "setting" in field.metadata
     }
+
+
+def keys_without_effect(cls: type, keys: Iterable[str]) -> dict[str, str]:
+    """Those of `keys` that `cls` accepts and that change nothing, with the reason."""
+    settings = settings_of(cls)
+    return {key: settings[key][1].no_effect for key in keys if key in settings and settings[key][1].no_effect}
 
 
 C = TypeVar("C")

@@ -150,9 +150,9 @@ class BrokerServer:
 
     async def _open_logs(self, stack: AsyncExitStack, cluster_id: str) -> LogManager:
         logs = LogManager(self._ports.disk, self._ports.clock, self.config, self._ports.random)
-        logs.lock_directories()
-        stack.callback(logs.unlock_directories)
-        logs.verify_and_write_meta(self.id, cluster_id)
+        logs.directories.lock()
+        stack.callback(logs.directories.unlock)
+        logs.directories.verify_and_write_meta(self.id, cluster_id)
         return logs
 
     def _bind_http(self, stack: AsyncExitStack) -> None:

@@ -12,7 +12,7 @@ import pytest
 from klamm.broker.config_changes import ConfigChanges
 from klamm.broker.dynamic_configs import FOLLOWER_RATE, LEADER_RATE, DynamicConfigs
 from klamm.broker.replication_quota import ReplicationQuota
-from klamm.broker.topic_configs import TopicConfigs
+from klamm.broker.topic_configs import TopicConfigs, usable_config
 from klamm.model.config import TopicConfig
 from klamm.model.ids import BrokerId
 from klamm.model.ports import CreateMode
@@ -151,3 +151,14 @@ def test_a_quota_is_exceeded_by_the_rate_of_the_last_seconds(clock: Any) -> None
     assert quota.is_exceeded()
     clock.advance(12)
     assert quota.rate() == 0
+
+
+def test_topic_overrides_without_effect_are_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    used = usable_config(
+        TopicConfig(), {"preallocate": "true", "retention.ms": "5", "nonsense": "1"}, "/config/topics/t"
+    )
+    assert (used.retention_ms, used.preallocate) == (5, True)
+    assert [record.getMessage() for record in caplog.records] == [
+        "/config/topics/t: nonsense=1 has no effect: Unknown topic config name: nonsense",
+        "/config/topics/t: preallocate=true has no effect: segment files grow as they are written",
+    ]

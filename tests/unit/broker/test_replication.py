@@ -199,7 +199,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
         disk, clock, network = FileDisk(), SystemClock(), AsyncioNetwork()
         stack.callback(disk.close)
         logs = LogManager(disk, clock, config, random.Random(1))
-        logs.lock_directories()
+        logs.directories.lock()
         await logs.load(lambda name: broker.replicas._configs.defaults)
         events = Events()
         broker = Broker(

@@ -89,7 +89,7 @@ class Workbench:
             clean=clean,
             now_ms=self.clock.wall_ms(),
         )
-        return Log(self.disk, self.clock, random.Random(1), PARTITION, str(path), config, loaded, self.owner)
+        return Log(self.disk, self.clock, random.Random(1), PARTITION, config, loaded, self.owner)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from klamm.telemetry.prometheus import exposition
 
 from .conftest import SetClock, Workbench
 from .test_compaction import BEGAN, CONFIG, batches, contents, put, seal
-from .test_log_manager import tp
+from .test_log_manager import create, tp
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 NAME = tp("t-0")
@@ -72,7 +72,7 @@ async def logs_in(disk: FileDisk, *directories: Path, **settings: int | bool) ->
     paths = tuple(map(str, directories))
     config = BrokerConfig(zookeeper_connect="none", log_dirs=paths, log_cleaner_enable=False, **settings)
     logs = LogManager(disk, SetClock(), config, random.Random(1))
-    logs.lock_directories()
+    logs.directories.lock()
     await logs.load(lambda topic: CONFIG)
     async with logs.running():
         yield logs
@@ -87,7 +87,7 @@ async def fill(log: Log, rounds: int = 12) -> None:
 
 
 async def a_dirty_log(logs: LogManager, name: str = "t-0") -> Log:
-    log = logs.get_or_create(tp(name), CONFIG, is_new=True)
+    log = await create(logs, tp(name), CONFIG)
     await fill(log)
     return log
 
@@ -197,7 +197,7 @@ def test_when_it_is_due(bench: Workbench) -> None:
 async def test_the_task_cleans_by_itself_and_ends_when_told(disk: FileDisk, tmp_path: Path) -> None:
     config = BrokerConfig(zookeeper_connect="none", log_dirs=(str(tmp_path),), log_cleaner_backoff_ms=1)
     logs = LogManager(disk, SetClock(), config, random.Random(1))
-    logs.lock_directories()
+    logs.directories.lock()
     await logs.load(lambda topic: CONFIG)
     async with logs.running():
         log = await a_dirty_log(logs)
@@ -378,7 +378,7 @@ async def test_a_disk_that_fails_takes_its_directory_offline(
 
         monkeypatch.setattr(disk, "set_modified_ms", failing)
         await logs.cleaner.clean_filthiest()
-        assert log.failed and logs.offline_directories() == [str(tmp_path / "one")]
+        assert log.failed and logs.directories.offline() == [str(tmp_path / "one")]
 
 
 async def test_retention_leaves_the_log_that_is_being_cleaned(stepped: SteppedDisk, tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ async def test_retention_leaves_the_log_that_is_being_cleaned(stepped: SteppedDi
 
 async def test_followers_take_what_a_compacted_leader_has(disk: FileDisk, tmp_path: Path) -> None:
     async with logs_in(disk, tmp_path) as logs:
-        leader, follower = await a_dirty_log(logs), logs.get_or_create(tp("copy-0"), CONFIG, is_new=True)
+        leader, follower = await a_dirty_log(logs), await create(logs, tp("copy-0"), CONFIG)
         assert await logs.cleaner.clean_filthiest()
         put(leader, ("a", "last"), epoch=2)
         while follower.log_end_offset < leader.log_end_offset:

@@ -16,7 +16,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
 
 from .conftest import append
-from .test_log_manager import CONFIG, failing, one, started, tp, two
+from .test_log_manager import CONFIG, create, failing, one, started, tp, two
 
 __all__ = ["one", "two"]
 T0 = tp("t-0")
@@ -32,7 +32,7 @@ def content(log: Log) -> bytes:
 
 async def test_everything_moves_and_the_old_directory_goes(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
-        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        log = await create(logs, T0, CONFIG)
         for number in range(40):
             append(log, f"record {number}")
         log.epochs.assign(LeaderEpoch(9), log.log_end_offset)  # an epoch without records
@@ -65,7 +65,7 @@ async def test_appends_and_truncations_meanwhile(
     disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(disk, one, two) as logs:
-        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        log = await create(logs, T0, CONFIG)
         for number in range(20):
             append(log, f"old {number}")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
@@ -99,13 +99,13 @@ async def test_a_target_that_fails_leaves_the_replica_where_it_is(
     disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(disk, one, two) as logs:
-        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        log = await create(logs, T0, CONFIG)
         append(log, "kept")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
         monkeypatch.setattr(disk, "rename", failing)
         assert not await logs.dir_moves.move(T0, target)
         assert logs.get(T0) is log
-        assert logs.offline_directories() == [target.path]
+        assert logs.directories.offline() == [target.path]
         append(log, "and on")
 
 
@@ -118,7 +118,7 @@ async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
         return load_log(disk, directory, config, **kwargs)
 
     async with started(disk, one, two) as logs:
-        log = logs.get_or_create(T0, CONFIG, is_new=True)
+        log = await create(logs, T0, CONFIG)
         append(log, "kept")
         target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
         monkeypatch.setattr("klamm.log.directory_moves.log_dir_moves.load_log", damaged_in_its_place)
@@ -133,7 +133,7 @@ async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
 
 async def test_copies_of_a_former_life_are_removed(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
-        home = Path(logs.get_or_create(T0, CONFIG, is_new=True).directory).parent
+        home = Path((await create(logs, T0, CONFIG)).directory).parent
     other = two if home == one else one
     left = other / f"t-0.{'a' * 32}-future"
     left.mkdir()

@@ -31,10 +31,17 @@ def manager(disk: FileDisk, *directories: Path, **settings: int) -> LogManager:
 @asynccontextmanager
 async def started(disk: FileDisk, *directories: Path, **settings: int) -> AsyncIterator[LogManager]:
     logs = manager(disk, *directories, **settings)
-    logs.lock_directories()
+    logs.directories.lock()
     await logs.load(lambda topic: CONFIG)
     async with logs.running():
         yield logs
+
+
+async def create(logs: LogManager, partition: TopicPartition, config: TopicConfig, *, is_new: bool = True) -> Log:
+    created = (await logs.create_many([(partition, config, is_new)]))[partition]
+    if isinstance(created, KafkaError):
+        raise created
+    return created
 
 
 def storage_error() -> pytest.RaisesExc[KafkaError]:
@@ -63,7 +70,7 @@ def two(tmp_path: Path) -> Path:
 async def test_a_clean_stop_keeps_logs_and_checkpoints(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
         for name in ("a-0", "a-1", "b-c-2"):
-            log = logs.get_or_create(tp(name), CONFIG, is_new=True)
+            log = await create(logs, tp(name), CONFIG)
             for _ in range(20):
                 append(log, "v")
             log.update_high_watermark(20)
@@ -86,7 +93,7 @@ async def test_a_new_leader_epoch_reaches_its_file_a_little_later(
     """Though no record follows it: the flush that was asked for looks at the epochs too."""
     monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("t-0"), CONFIG, is_new=True)
+        log = await create(logs, tp("t-0"), CONFIG)
         log.epochs.assign(LeaderEpoch(7), 0)
         written = one / "t-0" / "leader-epoch-checkpoint"
         while not (written.exists() and "7 0" in written.read_text()):
@@ -96,7 +103,7 @@ async def test_a_new_leader_epoch_reaches_its_file_a_little_later(
 
 async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path, tmp_path: Path) -> None:
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
+        log = await create(logs, tp("a-0"), CONFIG)
         for _ in range(20):
             append(log, "v", epoch=3)
         log.update_high_watermark(18)
@@ -114,9 +121,9 @@ async def test_a_crash_while_loading_counts_as_unclean(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(disk, one) as logs:
-        append(logs.get_or_create(tp("a-0"), CONFIG, is_new=True), "v")
+        append(await create(logs, tp("a-0"), CONFIG), "v")
     logs = manager(disk, one)
-    monkeypatch.setattr("klamm.log.log_manager.load_log", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("killed")))
+    monkeypatch.setattr("klamm.log.log_loading.load_log", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("killed")))
     with pytest.RaisesGroup(RuntimeError):
         await logs.load(lambda topic: CONFIG)
     assert not (one / ".kafka_cleanshutdown").exists()
@@ -126,41 +133,41 @@ async def test_a_crash_while_loading_counts_as_unclean(
 async def test_a_directory_has_one_owner(disk: FileDisk, one: Path) -> None:
     async with started(disk, one):
         with pytest.raises(ConfigError, match="in use"):
-            manager(disk, one).lock_directories()
+            manager(disk, one).directories.lock()
     second = manager(disk, one)
-    second.lock_directories()
-    second.unlock_directories()
+    second.directories.lock()
+    second.directories.unlock()
 
 
 def test_meta_properties(disk: FileDisk, one: Path, two: Path) -> None:
     logs = manager(disk, one, two)
-    logs.lock_directories()
-    assert logs.read_meta() == (None, None)
-    logs.verify_and_write_meta(BrokerId(4), "cluster-A")
+    logs.directories.lock()
+    assert logs.directories.read_meta() == (None, None)
+    logs.directories.verify_and_write_meta(BrokerId(4), "cluster-A")
     assert (two / "meta.properties").read_text() == "version=0\nbroker.id=4\ncluster.id=cluster-A\n"
-    assert logs.read_meta() == (4, "cluster-A")
+    assert logs.directories.read_meta() == (4, "cluster-A")
     with pytest.raises(ConfigError, match="cluster-B"):
-        logs.verify_and_write_meta(BrokerId(4), "cluster-B")
+        logs.directories.verify_and_write_meta(BrokerId(4), "cluster-B")
     with pytest.raises(ConfigError, match=r"broker\.id is 5"):
-        logs.verify_and_write_meta(BrokerId(5), "cluster-A")
+        logs.directories.verify_and_write_meta(BrokerId(5), "cluster-A")
     (two / "meta.properties").write_text("#\nbroker.id=9\nversion=0\ncluster.id=cluster-A\n")
     with pytest.raises(ConfigError, match="different"):
-        logs.read_meta()
+        logs.directories.read_meta()
     (two / "meta.properties").write_text("version=1\nnode.id=9\n")
     with pytest.raises(ConfigError, match="version=1"):
-        logs.read_meta()
-    logs.unlock_directories()
+        logs.directories.read_meta()
+    logs.directories.unlock()
 
 
 @pytest.mark.case("LOG-20")
 async def test_new_logs_go_where_fewest_are(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
         for n in range(4):
-            logs.get_or_create(TopicPartition("a", n), CONFIG, is_new=True)
+            await create(logs, TopicPartition("a", n), CONFIG)
         made = await logs.create_many([(TopicPartition("b", n), CONFIG, True) for n in range(200)])
         assert all(isinstance(log, Log) for log in made.values())
         assert len(list(one.glob("*-*/"))) == len(list(two.glob("*-*/"))) == 102
-        assert logs.get_or_create(TopicPartition("a", 0), CONFIG, is_new=False) is logs.get(TopicPartition("a", 0))
+        assert await create(logs, TopicPartition("a", 0), CONFIG, is_new=False) is logs.get(TopicPartition("a", 0))
 
 
 @pytest.mark.case("LOG-20")
@@ -170,17 +177,19 @@ async def test_a_directory_in_which_creation_fails_is_skipped(
     gone: list[tuple[str, list[TopicPartition]]] = []
     async with started(disk, one, two) as logs:
         logs.on_offline = lambda path, partitions: gone.append((path, partitions))
-        first = logs.get_or_create(TopicPartition("a", 0), CONFIG, is_new=True)
+        first = await create(logs, TopicPartition("a", 0), CONFIG)
         real = disk.make_directories
         monkeypatch.setattr(
             disk, "make_directories", lambda path: failing() if path.startswith(str(two)) else real(path)
         )
-        log = logs.get_or_create(TopicPartition("a", 1), CONFIG, is_new=True)
+        with storage_error():
+            await create(logs, TopicPartition("a", 1), CONFIG)
+        log = await create(logs, TopicPartition("a", 1), CONFIG)
         assert Path(log.directory).parent == Path(first.directory).parent == one
         assert gone == [(str(two), [])]
-        assert logs.offline_directories() == [str(two)]
+        assert logs.directories.offline() == [str(two)]
         with storage_error():
-            logs.get_or_create(TopicPartition("a", 2), CONFIG, is_new=False)
+            await create(logs, TopicPartition("a", 2), CONFIG, is_new=False)
         made = await logs.create_many([(TopicPartition("a", 2), CONFIG, False), (TopicPartition("a", 3), CONFIG, True)])
         assert isinstance(made[TopicPartition("a", 2)], KafkaError)
         assert isinstance(made[TopicPartition("a", 3)], Log)
@@ -192,9 +201,9 @@ async def test_a_failed_write_takes_the_directory_offline(disk: FileDisk, one: P
     gone: list[tuple[str, list[TopicPartition]]] = []
     async with started(disk, one, two) as logs:
         logs.on_offline = lambda path, partitions: gone.append((path, partitions))
-        bad = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
-        good = logs.get_or_create(tp("a-1"), CONFIG, is_new=True)
-        also_bad = logs.get_or_create(tp("a-2"), CONFIG, is_new=True)
+        bad = await create(logs, tp("a-0"), CONFIG)
+        good = await create(logs, tp("a-1"), CONFIG)
+        also_bad = await create(logs, tp("a-2"), CONFIG)
         assert also_bad.directory.startswith(str(one))
         bad.segments.active.append = failing  # type: ignore[method-assign,assignment]
         with storage_error():
@@ -205,7 +214,7 @@ async def test_a_failed_write_takes_the_directory_offline(disk: FileDisk, one: P
         assert logs.is_offline(tp("a-0"))
         assert logs.is_offline(tp("a-2"))
         with storage_error():
-            logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
+            await create(logs, tp("a-0"), CONFIG)
         append(good, "v")
     assert not (one / ".kafka_cleanshutdown").exists()
     assert (two / ".kafka_cleanshutdown").exists()
@@ -214,19 +223,19 @@ async def test_a_failed_write_takes_the_directory_offline(disk: FileDisk, one: P
 async def test_one_bad_partition_stays_offline_and_the_others_load(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
         for name in ("a-0", "a-1"):
-            append(logs.get_or_create(tp(name), CONFIG, is_new=True), "v")
+            append(await create(logs, tp(name), CONFIG), "v")
     (one / "a-0" / "leader-epoch-checkpoint").write_text("nonsense\n1\n")
     async with started(disk, one) as logs:
         assert logs.get(tp("a-0")) is None
         assert logs.is_offline(tp("a-0"))
         assert logs.get(tp("a-1")) is not None
-        assert logs.offline_directories() == []
+        assert logs.directories.offline() == []
     assert not (one / ".kafka_cleanshutdown").exists()  # whatever is wrong with it, it was not closed
 
 
 async def test_a_stop_before_everything_is_loaded_changes_no_checkpoint(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        append(logs.get_or_create(tp("a-0"), CONFIG, is_new=True), "v")
+        append(await create(logs, tp("a-0"), CONFIG), "v")
     before = {path.name: path.read_bytes() for path in one.glob("*checkpoint")}
     (one / "no partition").mkdir()
     logs = manager(disk, one)
@@ -242,7 +251,7 @@ async def test_deleted_partitions_are_renamed_then_removed(disk: FileDisk, one: 
     config = TopicConfig(file_delete_delay_ms=60_000)
     topic = "t" * 249
     async with started(disk, one) as logs:
-        log = logs.get_or_create(TopicPartition(topic, 0), config, is_new=True)
+        log = await create(logs, TopicPartition(topic, 0), config)
         append(log, "of the former life")
         logs.delete(TopicPartition(topic, 0))
         (renamed,) = [path.name for path in one.glob("*-delete")]
@@ -264,7 +273,7 @@ async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
     """The former life's epochs and producers must not appear under a topic of the same name (design section 6)."""
     partition = tp("a-0")
     async with started(disk, one) as logs:
-        log = logs.get_or_create(partition, CONFIG, is_new=True)
+        log = await create(logs, partition, CONFIG)
         run, may_run, flushes = disk.run, asyncio.Event(), [1]
 
         async def first_held_up(job: Callable[[], object]) -> object:
@@ -279,8 +288,6 @@ async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
         await _until(lambda: not flushes)  # the flush is planned, its job waits for the pool
         logs.delete(partition)
         try:
-            with storage_error():
-                logs.get_or_create(partition, CONFIG, is_new=True)
             creating = asyncio.create_task(logs.create_many([(partition, CONFIG, True)]))
             await disk.run(lambda: None)  # whatever the creation had to do in the pool would be done by now
             assert not creating.done()
@@ -296,7 +303,7 @@ async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
         append(again, "v", epoch=8)
         await _until(lambda: again.recovery_point == 1)
         assert (one / "a-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n8 0\n"
-        assert logs.offline_directories() == []
+        assert logs.directories.offline() == []
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -322,7 +329,7 @@ async def test_one_partition_in_two_directories_stops_the_start(disk: FileDisk, 
 @pytest.mark.case("LOG-23")
 async def test_an_unreadable_checkpoint_means_recovery_from_the_start(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
+        log = await create(logs, tp("a-0"), CONFIG)
         append(log, "v")
     (one / "recovery-point-offset-checkpoint").write_text("1\n0\n")
     (one / "replication-offset-checkpoint").write_text("")
@@ -337,9 +344,9 @@ async def test_an_unreadable_checkpoint_means_recovery_from_the_start(disk: File
 @pytest.mark.case("LOG-10")
 async def test_retention_takes_old_segments_below_the_high_watermark(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        by_time = logs.get_or_create(tp("time-0"), TopicConfig(retention_ms=1000, file_delete_delay_ms=0), is_new=True)
-        by_size = logs.get_or_create(tp("size-0"), TopicConfig(retention_ms=-1, retention_bytes=0), is_new=True)
-        kept = logs.get_or_create(tp("kept-0"), TopicConfig(retention_ms=0, cleanup_policy=("compact",)), is_new=True)
+        by_time = await create(logs, tp("time-0"), TopicConfig(retention_ms=1000, file_delete_delay_ms=0))
+        by_size = await create(logs, tp("size-0"), TopicConfig(retention_ms=-1, retention_bytes=0))
+        kept = await create(logs, tp("kept-0"), TopicConfig(retention_ms=0, cleanup_policy=("compact",)))
         for log in (by_time, by_size, kept):
             for n in range(6):
                 append(log, "v", epoch=n, timestamp=1_500_000_000_000)
@@ -363,7 +370,7 @@ async def test_retention_takes_old_segments_below_the_high_watermark(disk: FileD
 @pytest.mark.case("LOG-08")
 async def test_compacted_logs_still_lose_what_is_below_their_start(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("kept-0"), TopicConfig(cleanup_policy=("compact",)), is_new=True)
+        log = await create(logs, tp("kept-0"), TopicConfig(cleanup_policy=("compact",)))
         for _ in range(3):
             append(log, "v")
             log.roll()
@@ -375,12 +382,12 @@ async def test_compacted_logs_still_lose_what_is_below_their_start(disk: FileDis
 
 async def test_flush_ms_bounds_how_long_an_append_stays_unflushed(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("a-0"), TopicConfig(flush_ms=1), is_new=True)
+        log = await create(logs, tp("a-0"), TopicConfig(flush_ms=1))
         append(log, "v")
         await _until(lambda: log.recovery_point == 1)
         append(log, "v")
         await _until(lambda: log.recovery_point == 2)
-        eager = logs.get_or_create(tp("a-1"), TopicConfig(flush_messages=2), is_new=True)
+        eager = await create(logs, tp("a-1"), TopicConfig(flush_messages=2))
         eager.epochs.assign(LeaderEpoch(0), 0)
         append(eager, "v")
         append(eager, "v")
@@ -393,7 +400,7 @@ async def test_flushes_that_are_due_take_turns_and_one_that_is_asked_for_now_doe
     """After a fail-over thousands are due at once, and would take the processor from the records."""
     monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
     async with started(disk, one) as logs:
-        due = [logs.get_or_create(tp(f"due-{n}"), CONFIG, is_new=True) for n in range(4)]
+        due = [await create(logs, tp(f"due-{n}"), CONFIG) for n in range(4)]
         run, may_run, in_pool, most = disk.run, asyncio.Event(), 0, 0
 
         async def held_up(job: Callable[[], object]) -> object:
@@ -424,12 +431,25 @@ async def test_flushes_that_are_due_take_turns_and_one_that_is_asked_for_now_doe
 
 async def test_rolling_flushes_off_the_loop_and_moves_the_recovery_point(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:
-        log = logs.get_or_create(tp("a-0"), CONFIG, is_new=True)
+        log = await create(logs, tp("a-0"), CONFIG)
         for _ in range(20):
             append(log, "v")
         await _until(lambda: log.recovery_point == 20)
         assert (Path(log.directory) / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
-        logs.checkpoint_recovery_points()
+        await logs.checkpoint_recovery_points()
         assert "a 0 20" in (one / "recovery-point-offset-checkpoint").read_text()
         log.truncate_to(7)
         assert "a 0 7" in (one / "recovery-point-offset-checkpoint").read_text()
+
+
+async def test_recovery_points_and_log_starts_are_written_at_their_own_intervals(disk: FileDisk, one: Path) -> None:
+    intervals = {"log_flush_offset_checkpoint_interval_ms": 60_000, "log_flush_start_offset_checkpoint_interval_ms": 1}
+    async with started(disk, one, **intervals) as logs:
+        log = await create(logs, tp("a-0"), CONFIG)
+        for _ in range(3):
+            append(log, "v")
+        log.update_high_watermark(3)
+        log.advance_log_start(2)
+        starts = one / "log-start-offset-checkpoint"
+        await _until(lambda: starts.exists() and "a 0 2" in starts.read_text())
+        assert not (one / "recovery-point-offset-checkpoint").exists()

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.model.config import BrokerConfig, read_broker_config, topic_config, topic_defaults
+from klamm.model.config import (
+    BrokerConfig,
+    read_broker_config,
+    topic_config,
+    topic_defaults,
+    topic_keys_without_effect,
+)
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
@@ -30,11 +36,23 @@ def test_an_unsupported_key_is_named_in_a_warning() -> None:
     assert warnings == ["num.io.threads is not supported and has no effect"]
 
 
+def test_a_key_without_effect_is_named_in_a_warning_with_the_reason() -> None:
+    keys = {"num.replica.fetchers": "4", "log.preallocate": "true", "log.cleaner.threads": "2"}
+    _, warnings = read_broker_config({**MINIMAL, **keys, "background.threads": "10"})
+    assert warnings == [
+        "background.threads is not supported and has no effect",
+        "log.cleaner.threads has no effect: one log is cleaned at a time, since Python runs one thread at a time",
+        "log.preallocate has no effect: segment files grow as they are written",
+        "num.replica.fetchers has no effect: one task fetches from each leader",
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
         ("broker.id", "one", "broker.id='one' is not valid: it must be an integer from -1"),
         ("num.partitions", "0", "num.partitions='0' is not valid: it must be an integer from 1"),
+        ("num.replica.fetchers", "0", "it must be an integer of at least 1"),
         ("delete.topic.enable", "yes", "delete.topic.enable='yes' is not valid: it must be true or false"),
         ("compression.type", "brotli", "it must be one of producer, uncompressed"),
         ("listeners", "PLAINTEXT:9092", "listeners='PLAINTEXT:9092' is not valid: it must be NAME://HOST:PORT"),
@@ -70,3 +88,9 @@ def test_bad_topic_settings_are_refused_with_kafkas_code(overrides: dict[str, st
     with pytest.raises(KafkaError) as refused:
         topic_config(topic_defaults(BrokerConfig()), overrides)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_topic_keys_without_effect_are_told() -> None:
+    found = topic_keys_without_effect({"preallocate": "true", "retention.ms": "5", "message.format.version": "2.4"})
+    assert list(found) == ["preallocate", "message.format.version"]
+    assert all(found.values())

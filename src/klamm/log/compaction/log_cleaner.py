@@ -15,13 +15,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import GEN_RUNNING, getgeneratorstate
-from typing import Final, Protocol
+from typing import Final
 
 from klamm.log.compaction.cleanable import Cleanable, cleanable, filthiest, is_compacted
 from klamm.log.compaction.cleaning import Cleaning, CleaningTally, plan_cleaning
 from klamm.log.compaction.swap import Swap
 from klamm.log.directories.log_directory import LogDirectory
+from klamm.log.directories.offset_checkpoints import OffsetCheckpoints
 from klamm.log.log import Log
+from klamm.log.log_registry import LogRegistry
 from klamm.model.config import BrokerConfig
 from klamm.model.ids import TopicPartition
 from klamm.model.ports import Clock, Disk
@@ -31,24 +33,15 @@ logger = logging.getLogger(__name__)
 _DONE: Final = object()
 
 
-class Logs(Protocol):
-    """What the cleaner asks of the log manager."""
-
-    def logs(self) -> Iterator[Log]: ...
-
-    def get(self, partition: TopicPartition) -> Log | None: ...
-
-    def home_of(self, partition: TopicPartition) -> LogDirectory | None: ...
-
-    def checkpoint_recovery_point(self, log: Log) -> None: ...
-
-
 class LogCleaner:
-    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, logs: Logs) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, config: BrokerConfig, registry: LogRegistry, checkpoints: OffsetCheckpoints
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._config = config
-        self._logs = logs
+        self._registry = registry
+        self._checkpoints = checkpoints
         self._offsets: dict[TopicPartition, int] = {}
         """First dirty offset, as the checkpoints have it."""
         self._uncleanable: set[TopicPartition] = set()
@@ -68,7 +61,7 @@ class LogCleaner:
     def remember(self, directory: LogDirectory, offsets: Mapping[TopicPartition, int]) -> None:
         """From the checkpoint of a directory that was loaded. An entry without its log must not wait there until there
         is another of that name. Raises OSError."""
-        here = {at: offset for at, offset in offsets.items() if self._logs.home_of(at) is directory}
+        here = {at: offset for at, offset in offsets.items() if self._registry.home_of(at) is directory}
         self._offsets.update(here)
         if len(here) < len(offsets):
             self.write_checkpoint(directory)
@@ -80,7 +73,7 @@ class LogCleaner:
 
     def truncating(self, log: Log, offset: int) -> None:
         partition = log.topic_partition
-        directory = self._logs.home_of(partition)
+        directory = self._registry.home_of(partition)
         if self._offsets.get(partition, 0) > offset and directory is not None:
             self._offsets[partition] = offset
             self.write_checkpoint(directory)
@@ -88,7 +81,7 @@ class LogCleaner:
     def write_checkpoint(self, directory: LogDirectory) -> None:
         """In the loop, as everything that a deletion or a truncation must not find half done. Raises OSError."""
         if directory.failure is None and directory.loaded:
-            offsets = {at: offset for at, offset in self._offsets.items() if self._logs.home_of(at) is directory}
+            offsets = {at: offset for at, offset in self._offsets.items() if self._registry.home_of(at) is directory}
             directory.write_cleaner_offsets(offsets)
 
     @contextmanager
@@ -96,7 +89,7 @@ class LogCleaner:
         """Nothing of this log is cleaned, so that a copy of it is as clean as the checkpoint says."""
         self._paused[partition] += 1
         try:
-            log = self._logs.get(partition)
+            log = self._registry.get(partition)
             if log is not None:
                 log.finish_swap()
             yield
@@ -137,7 +130,7 @@ class LogCleaner:
 
     async def _choose(self) -> Cleanable | None:
         candidates = []
-        for log in self._logs.logs():
+        for log in self._registry.logs():
             partition = log.topic_partition
             if not is_compacted(log) or log.failed or partition in self._uncleanable or partition in self._paused:
                 continue
@@ -176,7 +169,7 @@ class LogCleaner:
         began, found = self._clock.monotonic(), self._look_at(log)  # again: there were others to look at since
         if not found.is_due:
             return True
-        self._logs.checkpoint_recovery_point(log)  # a recovery must not begin in what is cleaned
+        self._checkpoints.write_recovery_point_of(log)  # a recovery must not begin in what is cleaned
         cleaning = Cleaning(self._disk, plan_cleaning(found), self._config.log_cleaner_dedupe_buffer_size)
         steps = cleaning.steps()
         try:
@@ -202,7 +195,7 @@ class LogCleaner:
             log.finish_swap()  # if a truncation did not have to
 
     def _is_current(self, log: Log) -> bool:
-        return not log.failed and self._logs.get(log.topic_partition) is log
+        return not log.failed and self._registry.get(log.topic_partition) is log
 
     def _may_go_on(self, log: Log, generation: int) -> bool:
         return (
@@ -215,7 +208,7 @@ class LogCleaner:
 
     def _cleaned(self, log: Log, found: Cleanable, cleaning: Cleaning, seconds: float) -> None:
         partition, tally = log.topic_partition, cleaning.tally
-        directory = self._logs.home_of(partition)
+        directory = self._registry.home_of(partition)
         assert directory is not None
         self._offsets[partition] = cleaning.end_offset
         self.write_checkpoint(directory)
@@ -241,7 +234,7 @@ class LogCleaner:
         return self._clock.wall_ms() - self._last_run_ms
 
     def uncleanable_in(self, directory: LogDirectory) -> list[Log]:
-        found = [self._logs.get(at) for at in self._uncleanable if self._logs.home_of(at) is directory]
+        found = [self._registry.get(at) for at in self._uncleanable if self._registry.home_of(at) is directory]
         return [log for log in found if log is not None]
 
     def uncleanable_bytes_in(self, directory: LogDirectory) -> int:

@@ -30,10 +30,6 @@ class LogDirectories:
     def offline(self) -> list[str]:
         return [directory.path for directory in self if directory.failure is not None]
 
-    def by_load(self) -> list[LogDirectory]:
-        """Those that work, the one with the fewest logs first."""
-        return sorted(self.online(), key=lambda directory: directory.log_count)
-
     def lock(self) -> None:
         """ConfigError if another process has one of them, or none can be used; one that cannot is offline."""
         for directory in self:

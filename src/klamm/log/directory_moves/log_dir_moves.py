@@ -124,7 +124,7 @@ class LogDirMoves:
             now_ms=self._clock.wall_ms(),
         )
         name, config = current.topic_partition, current.config
-        return Log(self._disk, self._clock, self._random, name, path, config, loaded, move)
+        return Log(self._disk, self._clock, self._random, name, config, loaded, move)
 
     async def _fill(self, partition: TopicPartition, move: LogDirMove) -> bool:
         assert move.copy is not None
