@@ -1,5 +1,6 @@
-"""Clients of ZooKeeper below a chroot of each test's own: on our server, on the real one, and on a real one of 3.5.8,
-which has no multi-read (it comes with Apache Kafka 2.5.1); where a test asks for it by `indirect`, on an ensemble."""
+"""ZooKeeper clients, each test below its own chroot: on our server, on the real one, and on a real 3.5.8, which has no
+multi-read (it comes with Apache Kafka 2.5.1). A test can ask by `indirect` for an ensemble, or for sessions in memory.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest_asyncio
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.testing.kafka_jars import kafka_jars
+from klamm.testing.zookeeper import InMemoryTree, InMemoryZooKeeper
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
 from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
@@ -22,11 +24,15 @@ from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 6000
 Connect = Callable[..., Any]
+IN_MEMORY = "in memory"
 roots = (f"/test-{n}" for n in itertools.count())
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["ours", "real", "real 3.5.8"])
 async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    if request.param == IN_MEMORY:
+        yield IN_MEMORY
+        return
     if request.param == "ours":
         async with MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1)).running() as ours:
             yield ours.address
@@ -46,9 +52,12 @@ async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 async def connect(address: str) -> AsyncIterator[Connect]:
     """Further clients below the test's own chroot, closed at its end."""
     root = next(roots)
+    tree, session_ids = InMemoryTree(), itertools.count(1)
     async with AsyncExitStack() as stack:
 
-        async def connect(**options: Any) -> ZooKeeperClient:
+        async def connect(**options: Any) -> Any:
+            if address == IN_MEMORY:
+                return InMemoryZooKeeper(tree, next(session_ids), chroot=root)
             client = ZooKeeperClient(
                 AsyncioNetwork(), SystemClock(), Random(7), address + root, SESSION_TIMEOUT_MS, **options
             )
@@ -59,6 +68,5 @@ async def connect(address: str) -> AsyncIterator[Connect]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def zk(connect: Connect) -> ZooKeeperClient:
-    client: ZooKeeperClient = await connect()
-    return client
+async def zk(connect: Connect) -> Any:
+    return await connect()

@@ -30,7 +30,7 @@ from klamm.model.ports import Create, ProtocolFactory, Stat, WatchEvent
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import SessionState, ZooKeeperClient, bulk
-from klamm.zookeeper.client.client import READS_IN_FLIGHT
+from klamm.zookeeper.client.bulk_operations import READS_IN_FLIGHT
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
 from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble

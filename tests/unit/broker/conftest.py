@@ -1,4 +1,4 @@
-"""Stand-ins for log, clock and ZooKeeper: a record is one byte, so an offset is a position in a bytearray."""
+"""Stand-ins for log and clock: a record is one byte, so an offset is a position in a bytearray."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.config import TopicConfig
-from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NoNode
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import CreateMode, Node, Stat
+from klamm.testing.zookeeper import InMemoryZooKeeper
+from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 TP = TopicPartition("orders", 0)
 ME = BrokerId(1)
@@ -149,65 +150,6 @@ class FakeLogManager:
         self.checkpoints += 1
 
 
-class FakeZooKeeper:
-    """A map of nodes; `script` makes the next calls of a kind fail, before or after they took effect."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, tuple[bytes | None, int]] = {}
-        self.before: list[Exception] = []
-        self.after: list[Exception] = []
-        self.silent_for = 0.0
-        self.session_id = 7
-        self.session_timeout_ms = 18_000
-        self.sequence = 0
-
-    def silence(self) -> float:
-        return self.silent_for
-
-    def stat(self, version: int) -> Stat:
-        return Stat(1, 1, 0, 0, version, 0, 0, 0, 0, 0, 1)
-
-    async def set(self, path: str, data: bytes | None, version: int = -1) -> Stat:
-        if self.before:
-            raise self.before.pop(0)
-        if path not in self.nodes:
-            raise NoNode(path)
-        if version not in (-1, self.nodes[path][1]):
-            raise BadVersion(path)
-        self.nodes[path] = (data, self.nodes[path][1] + 1)
-        if self.after:
-            raise self.after.pop(0)
-        return self.stat(self.nodes[path][1])
-
-    async def get(self, path: str, watch: Any = None) -> Node:
-        if path not in self.nodes:
-            raise NoNode(path)
-        data, version = self.nodes[path]
-        return Node(data, self.stat(version))
-
-    async def get_many(self, paths: Any) -> list[Node | None]:
-        return [await self.get(path) if path in self.nodes else None for path in paths]
-
-    async def children(self, path: str, watch: Any = None) -> list[str]:
-        return [name.rpartition("/")[2] for name in self.nodes if name.rpartition("/")[0] == path]
-
-    def add_session_listener(self, listener: Any) -> None: ...
-
-    async def exists(self, path: str, watch: Any = None) -> Stat | None:
-        return self.stat(self.nodes[path][1]) if path in self.nodes else None
-
-    async def create(
-        self, path: str, data: bytes | None = None, mode: CreateMode = CreateMode.PERSISTENT, acl: Any = ()
-    ) -> tuple[str, Stat]:
-        if self.before:
-            raise self.before.pop(0)
-        if mode in (CreateMode.PERSISTENT_SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL):
-            path = f"{path}{self.sequence:010}"
-            self.sequence += 1
-        self.nodes[path] = (data, 0)
-        return path, self.stat(0)
-
-
 def order(
     leader: int = 1,
     epoch: int = 0,
@@ -238,8 +180,12 @@ def make_order() -> Callable[..., PartitionOrder]:
 
 
 @pytest.fixture
-def zk() -> FakeZooKeeper:
-    return FakeZooKeeper()
+def zk() -> InMemoryZooKeeper:
+    """A ZooKeeper with Kafka's persistent paths."""
+    zk = InMemoryZooKeeper(session_timeout_ms=18_000)
+    for path in PERSISTENT_PATHS:
+        zk.put(path)
+    return zk
 
 
 @pytest.fixture

@@ -147,14 +147,6 @@ class OneBroker:
 
 @pytest.fixture
 async def one(zk: Any, logs: Any, clock: Any) -> AsyncIterator[OneBroker]:
-    create = zk.create
-
-    async def create_once(path: str, data: bytes | None = None, *args: Any) -> Any:
-        if path in zk.nodes:
-            raise NodeExists(path)
-        return await create(path, data, *args)
-
-    zk.create = create_once
     broker = OneBroker(zk, logs, clock)
     async with broker.replicas.running():
         yield broker
@@ -239,7 +231,7 @@ async def test_leader_without_the_listener_of_the_client(one: OneBroker) -> None
 @pytest.mark.case("TOP-24")
 async def test_missing_topics(one: OneBroker) -> None:
     assert (await one.metadata_of("new")).topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE, "not informed yet"
-    assert not one.zk.nodes
+    assert not one.zk.tree.writes
     await one.told()
     unknown = (await one.metadata_of("new", create=False)).topics[0]
     assert (unknown.error_code, list(unknown.partitions)) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
@@ -249,7 +241,7 @@ async def test_missing_topics(one: OneBroker) -> None:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
-    assert len(topic.decode("", one.zk.nodes[topic.path("new.one")][0]).partitions) == 2
+    assert len(topic.decode("", one.zk.data(topic.path("new.one"))).partitions) == 2
     internal = (await one.metadata_of("__consumer_offsets", create=True)).topics[0]
     assert (internal.error_code, internal.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True)
     again = (await one.metadata_of("new.one", create=True)).topics[0]
@@ -270,9 +262,9 @@ async def test_what_may_not_be_described_is_hidden(one: OneBroker) -> None:
 async def test_create_topics(one: OneBroker) -> None:
     await one.told()
     creating = asyncio.create_task(one.create("fresh"))
-    for _ in range(5):
+    for _ in range(50):
         await asyncio.sleep(0)
-    assert topic.path("fresh") in one.zk.nodes
+    assert topic.path("fresh") in one.zk.tree.nodes
     assert not creating.done(), "until its leaders are known here"
     await one.told(topic_name="fresh")
     (result,) = await creating
@@ -293,13 +285,13 @@ async def test_a_dedicated_controller_gets_no_replicas_whoever_places_them(one: 
     await one.told(alive=(1, 2, 3))
     for broker in (1, 2, 3):
         value = Broker(BrokerId(broker), (Endpoint("INTERNAL", "h", 1),), controller_only=broker == 2)
-        one.zk.nodes[broker_id.path(value.id)] = (broker_id.encode(value, 0), 0)
-    one.zk.nodes[broker_id.path(BrokerId(3))] = (b"junk", 0)  # unreadable, but a broker
+        one.zk.put(broker_id.path(value.id), broker_id.encode(value, 0))
+    one.zk.put(broker_id.path(BrokerId(3)), b"junk")  # unreadable, but a broker
     creating = asyncio.create_task(one.create("fresh", num_partitions=6, replication_factor=2))
-    while topic.path("fresh") not in one.zk.nodes:
+    while topic.path("fresh") not in one.zk.tree.nodes:
         await asyncio.sleep(0)
     creating.cancel()
-    placed = topic.decode("t", one.zk.nodes[topic.path("fresh")][0]).partitions
+    placed = topic.decode("t", one.zk.data(topic.path("fresh"))).partitions
     assert {broker for assignment in placed.values() for broker in assignment.replicas} == {1, 3}
     (refused,) = await one.create("wide", replication_factor=3)
     assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -309,7 +301,7 @@ async def test_create_topics_validate_only_writes_nothing(one: OneBroker) -> Non
     await one.told()
     (result,) = await one.create("fresh", validate_only=True)
     assert result.error_code == 0
-    assert not one.zk.nodes
+    assert not one.zk.tree.writes
 
 
 @pytest.mark.case("TOP-22")
@@ -318,7 +310,7 @@ async def test_create_topics_without_patience(one: OneBroker, timeout_ms: int) -
     await one.told()
     (result,) = await one.create("fresh", timeout_ms=timeout_ms)
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert topic.path("fresh") in one.zk.nodes
+    assert topic.path("fresh") in one.zk.tree.nodes
 
 
 async def delete(one: OneBroker, *names: str, version: int = 4, timeout_ms: int = 5_000) -> dict[str, int]:
@@ -330,22 +322,22 @@ async def delete(one: OneBroker, *names: str, version: int = 4, timeout_ms: int 
 async def test_delete_topics(one: OneBroker) -> None:
     await one.told()
     deleting = asyncio.create_task(delete(one, "orders", "nowhere"))
-    for _ in range(5):
+    for _ in range(50):
         await asyncio.sleep(0)
-    assert delete_topics.path("orders") in one.zk.nodes
+    assert delete_topics.path("orders") in one.zk.tree.nodes
     assert not deleting.done()  # answered when the topic has left the cache
     await one.told(leader=-2)
     assert await deleting == {"orders": ErrorCode.NONE, "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     (missing,) = (await one.metadata_of("orders")).topics
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert delete_topics.path("nowhere") not in one.zk.nodes
+    assert delete_topics.path("nowhere") not in one.zk.tree.nodes
 
 
 @pytest.mark.case("DEL-10")
 async def test_delete_topics_without_patience(one: OneBroker) -> None:
     await one.told()
     assert await delete(one, "orders", timeout_ms=0) == {"orders": ErrorCode.REQUEST_TIMED_OUT}
-    assert delete_topics.path("orders") in one.zk.nodes  # and the controller goes on
+    assert delete_topics.path("orders") in one.zk.tree.nodes  # and the controller goes on
 
 
 @pytest.mark.case("DEL-05")
@@ -356,7 +348,7 @@ async def test_a_second_deletion_waits_for_the_first(one: OneBroker) -> None:
     with pytest.raises(NodeExists):
         await one.zk.create(delete_topics.path("orders"))
     again = asyncio.create_task(delete(one, "orders"))
-    for _ in range(5):
+    for _ in range(50):
         await asyncio.sleep(0)
     await one.told(leader=-2)
     assert await again == {"orders": ErrorCode.NONE}
@@ -367,7 +359,7 @@ async def test_delete_topics_is_for_the_controller(one: OneBroker) -> None:
     await one.told()
     one.controller.is_active = False
     assert await delete(one, "orders", "nowhere") == dict.fromkeys(("orders", "nowhere"), ErrorCode.NOT_CONTROLLER)
-    assert delete_topics.path("orders") not in one.zk.nodes
+    assert delete_topics.path("orders") not in one.zk.tree.nodes
 
 
 @pytest.mark.case("DEL-12")
@@ -379,7 +371,7 @@ async def test_delete_topics_switched_off(one: OneBroker, version: int, expected
     off = replace(one.handle._services.config, delete_topic_enable=False)
     object.__setattr__(one.handle._services, "config", off)
     assert await delete(one, "orders", version=version) == {"orders": expected}
-    assert delete_topics.path("orders") not in one.zk.nodes
+    assert delete_topics.path("orders") not in one.zk.tree.nodes
 
 
 # --- offsets, producer ids, cluster, control ---
@@ -439,7 +431,7 @@ async def test_new_leader_does_not_tell_its_end_before_it_is_settled(one: OneBro
 
 
 async def test_init_producer_id(one: OneBroker) -> None:
-    one.zk.nodes[producer_id_block.PATH] = (None, 0)
+    one.zk.put(producer_id_block.PATH, None)
     fields = {"transaction_timeout_ms": 1, "producer_id": 5, "producer_epoch": 3}
     answer = await one.ask(ApiKey.INIT_PRODUCER_ID, 3, transactional_id=None, **fields)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 0, 0)
@@ -567,5 +559,5 @@ async def test_failed_directory(one: OneBroker, make_order: Any) -> None:
     one.logs.on_offline("/disk1", [TP])
     await asyncio.sleep(0.01)
     assert (await list_offset(one, -1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    events = [data for path, (data, _) in one.zk.nodes.items() if "log_dir_event_" in path]
+    events = [node.data for path, node in one.zk.tree.nodes.items() if "log_dir_event_0" in path]
     assert events == [b'{"version":1,"broker":1,"event":1}']

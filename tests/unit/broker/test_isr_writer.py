@@ -10,7 +10,6 @@ from klamm.broker import isr_writer
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
 from klamm.broker.partition import Partition
-from klamm.model.errors import ConnectionLoss
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 from klamm.zookeeper.znodes import isr_change, partition_state
@@ -34,11 +33,12 @@ class Leading:
 
     def store(self, isr: tuple[BrokerId, ...], version: int, leader_epoch: int = 3) -> None:
         state = LeaderAndIsr(BrokerId(1), LeaderEpoch(leader_epoch), isr, ControllerEpoch(5))
-        self.zk.nodes[self.path] = (partition_state.encode(state), version)
+        self.zk.put(self.path, partition_state.encode(state))
+        self.zk.tree.nodes[self.path].version = version
 
     @property
     def stored(self) -> LeaderAndIsr:
-        return partition_state.decode(self.path, self.zk.nodes[self.path][0])
+        return partition_state.decode(self.path, self.zk.data(self.path))
 
     async def write(self, isr: tuple[BrokerId, ...]) -> None:
         self.partition.pending_isr = isr
@@ -62,13 +62,13 @@ async def test_written_with_the_same_leader_epoch_and_the_controller_epoch_of_th
 
 
 async def test_lost_answer_of_an_applied_write_is_recognised(leading: Leading) -> None:
-    leading.zk.after = [ConnectionLoss()]
+    leading.zk.lose_answers = ["applied"]
     await leading.write(ALONE)
     assert (leading.partition.isr, leading.partition.zk_version) == (ALONE, 5)
 
 
 async def test_lost_write_is_sent_again(leading: Leading) -> None:
-    leading.zk.before = [ConnectionLoss(), ConnectionLoss()]
+    leading.zk.lose_answers = ["dropped", "dropped"]
     await leading.write(ALONE)
     assert leading.stored.isr == ALONE
     assert leading.partition.zk_version == 5
@@ -102,7 +102,7 @@ async def test_new_role_ends_the_attempt(leading: Leading) -> None:
 
 
 async def test_topic_gone(leading: Leading) -> None:
-    leading.zk.nodes.clear()
+    leading.zk.remove(leading.path)
     await leading.write(ALONE)
     assert leading.partition.superseded
 
@@ -117,14 +117,14 @@ async def test_notifications_are_bundled(leading: Leading, clock: Any) -> None:
     await leading.write(BOTH)
     clock.advance(5.1)
     assert notifications.is_due()
-    leading.zk.before = [ConnectionLoss()]
+    leading.zk.lose_answers = ["dropped"]
     await notifications.send()
     assert notifications.is_due(), "not lost with the connection"
     await notifications.send()
     assert not notifications.is_due()
-    names = [path for path in leading.zk.nodes if path.startswith(isr_change.PREFIX)]
+    names = [path for path in leading.zk.tree.nodes if path.startswith(isr_change.PREFIX)]
     assert len(names) == 1
-    assert isr_change.decode(names[0], leading.zk.nodes[names[0]][0]) == (leading.partition.topic_partition,)
+    assert isr_change.decode(names[0], leading.zk.data(names[0])) == (leading.partition.topic_partition,)
 
 
 async def test_steady_changes_are_announced_once_a_minute(leading: Leading, clock: Any) -> None:

@@ -193,7 +193,7 @@ async def test_state_of_the_follower_is_recorded_once_by_the_first_read(leader: 
 async def test_silence_of_zookeeper_before_the_acknowledgement(leader: Leader, zk: Any) -> None:
     produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=-1, timeout_ms=60_000))
     await turns()
-    zk.silent_for = 13
+    zk.silent_s = 13
     await leader.follow(FetchEntry(A, 1, 9))
     assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
 

@@ -156,7 +156,7 @@ class Cluster:
             leader=leader,
             leader_epoch=epoch,
             isr=list(isr),
-            zk_version=self.zk.nodes[partition_state.path(TP)][1],
+            zk_version=self.zk.tree.nodes[partition_state.path(TP)].version,
             replicas=[1, 2],
             adding_replicas=[],
             removing_replicas=[],
@@ -174,8 +174,7 @@ class Cluster:
         brokers = tuple(BrokerId(b) for b in isr)
         state = LeaderAndIsr(BrokerId(leader), LeaderEpoch(epoch), brokers, ControllerEpoch(self.controller_epoch))
         path = partition_state.path(TP)
-        version = self.zk.nodes[path][1] + 1 if path in self.zk.nodes else 0
-        self.zk.nodes[path] = (partition_state.encode(state), version)
+        self.zk.put(path, partition_state.encode(state))
         codes = []
         for node in self.nodes.values():
             request = self.leader_and_isr(leader, epoch, isr)
@@ -307,7 +306,7 @@ async def test_isr_shrinks_without_the_follower_and_grows_with_it(cluster: Clust
     cluster.nodes[2].broker.replicas.fetchers.remove([TP])
     produced = await leader.produce(b"a")
     assert produced.error_code == 0, "committed once the follower has left the ISR"
-    state = partition_state.decode("", cluster.zk.nodes[partition_state.path(TP)][0])
+    state = partition_state.decode("", cluster.zk.data(partition_state.path(TP)))
     assert state == LeaderAndIsr(BrokerId(1), LeaderEpoch(0), (BrokerId(1),), ControllerEpoch(1))
     manager = cluster.nodes[2].broker.replicas
     assert manager._tasks is not None
@@ -319,7 +318,7 @@ async def test_isr_shrinks_without_the_follower_and_grows_with_it(cluster: Clust
 
 @pytest.mark.case("LEL-01")
 async def test_fencing_in_its_order(cluster: Cluster) -> None:
-    cluster.zk.nodes[partition_state.path(TP)] = (b"", 0)
+    cluster.zk.put(partition_state.path(TP), b"")
     node = cluster.nodes[1]
     node.broker.registered(BrokerEpoch(70))
 
@@ -337,7 +336,7 @@ async def test_fencing_in_its_order(cluster: Cluster) -> None:
 
 
 async def test_control_requests_are_refused_where_clients_connect(cluster: Cluster) -> None:
-    cluster.zk.nodes[partition_state.path(TP)] = (b"", 0)
+    cluster.zk.put(partition_state.path(TP), b"")
     answer = await cluster.nodes[1].ask(ApiKey.LEADER_AND_ISR, 4, cluster.leader_and_isr(1, 0))
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not cluster.nodes[1].broker.replicas.partitions
@@ -345,7 +344,7 @@ async def test_control_requests_are_refused_where_clients_connect(cluster: Clust
 
 @pytest.mark.case("BEP-02", "BEP-03")
 async def test_each_control_request_names_the_life_it_is_meant_for(cluster: Cluster) -> None:
-    cluster.zk.nodes[partition_state.path(TP)] = (b"", 0)
+    cluster.zk.put(partition_state.path(TP), b"")
     node, now = cluster.nodes[1], 70
     node.broker.registered(BrokerEpoch(now))
     metadata, stop = request_class(ApiKey.UPDATE_METADATA), request_class(ApiKey.STOP_REPLICA)
@@ -407,9 +406,9 @@ async def test_stop_replica_with_delete(cluster: Cluster) -> None:
 
 async def test_silent_zookeeper_stops_acknowledgements(cluster: Cluster) -> None:
     await cluster.lead(1, epoch=0)
-    cluster.zk.silent_for = 12.1
+    cluster.zk.silent_s = 12.1
     assert (await cluster.nodes[1].produce(b"a", acks=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    cluster.zk.silent_for = 11.9
+    cluster.zk.silent_s = 11.9
     assert (await cluster.nodes[1].produce(b"a", acks=1)).error_code == 0
 
 

@@ -13,7 +13,7 @@ from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import NewTopic, TopicAdmin, colliding, validate_name
 from klamm.model.config import TopicConfig
-from klamm.model.errors import ConnectionLoss, ErrorCode, KafkaError, NodeExists
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId
 from klamm.zookeeper.znodes import config, delete_topics, producer_id_block, topic
 
@@ -22,17 +22,6 @@ BROKERS = [PlacementBroker(BrokerId(b)) for b in (1, 2, 3)]
 
 @pytest.fixture
 def admin(zk: Any) -> TopicAdmin:
-    async def children(path: str, watch: Any = None) -> list[str]:
-        return [name.rpartition("/")[2] for name in zk.nodes if name.rpartition("/")[0] == path]
-
-    create = zk.create
-
-    async def create_once(path: str, data: bytes | None = None, *args: Any) -> Any:
-        if path in zk.nodes:
-            raise NodeExists(path)
-        return await create(path, data, *args)
-
-    zk.children, zk.create = children, create_once
     return TopicAdmin(zk, random.Random(1), TopicConfig(), partitions_default=2, replication_factor_default=3)
 
 
@@ -93,34 +82,34 @@ async def test_manual_assignment_is_stored_and_the_second_creation_refused(admin
     new = NewTopic("t", assignment={0: [BrokerId(3), BrokerId(9)]}, configs={"retention.ms": "5"})
     planned = admin.plan(new, BROKERS)
     await admin.create(planned)
-    stored = topic.decode("", zk.nodes[topic.path("t")][0])
+    stored = topic.decode("", zk.data(topic.path("t")))
     assert stored.partitions[0] == ((3, 9), (), ())
-    assert config.decode("", zk.nodes[config.topic_path("t")][0]) == {"retention.ms": "5"}
+    assert config.decode("", zk.data(config.topic_path("t"))) == {"retention.ms": "5"}
     with pytest.raises(KafkaError) as refused:
         await admin.create(planned)
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 async def test_defaults_and_leftover_configuration(admin: TopicAdmin, zk: Any) -> None:
-    zk.nodes[config.topic_path("t")] = (config.encode({"retention.ms": "1"}), 3)
+    zk.put(config.topic_path("t"), config.encode({"retention.ms": "1"}))
     planned = admin.plan(NewTopic("t"), BROKERS)
     assert (len(planned.replicas), planned.replication_factor) == (2, 3)
     await admin.create(planned)
-    assert config.decode("", zk.nodes[config.topic_path("t")][0]) == {}, "of the former life nothing is inherited"
+    assert config.decode("", zk.data(config.topic_path("t"))) == {}, "of the former life nothing is inherited"
 
 
-async def test_not_while_it_is_being_deleted(admin: TopicAdmin) -> None:
+async def test_not_while_it_is_being_deleted(admin: TopicAdmin, zk: Any) -> None:
     await admin.mark_for_deletion("t")
     await admin.mark_for_deletion("t")
     with pytest.raises(KafkaError) as refused:
         await admin.create(admin.plan(NewTopic("t"), BROKERS))
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
-    assert delete_topics.path("t") in admin._zk.nodes  # type: ignore[attr-defined]
+    assert delete_topics.path("t") in zk.tree.nodes
 
 
 async def test_topic_configuration_survives_bad_content(zk: Any, clock: Any) -> None:
-    zk.nodes[config.topic_path("a")] = (config.encode({"retention.ms": "5", "no.such": "1", "segment.ms": "x"}), 0)
-    zk.nodes[config.topic_path("b")] = (b"garbage", 0)
+    zk.put(config.topic_path("a"), config.encode({"retention.ms": "5", "no.such": "1", "segment.ms": "x"}))
+    zk.put(config.topic_path("b"), b"garbage")
     configs = await TopicConfigs(zk, clock, TopicConfig(), 1.0).read(["a", "b", "c"])
     assert configs["a"] == TopicConfig(retention_ms=5)
     assert configs["b"] == configs["c"] == TopicConfig()
@@ -128,13 +117,13 @@ async def test_topic_configuration_survives_bad_content(zk: Any, clock: Any) -> 
 
 async def test_producer_ids_in_blocks(zk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_ids, "RETRY_AFTER", 0)
-    zk.nodes[producer_id_block.PATH] = (None, 0)
+    zk.put(producer_id_block.PATH, None)
     one, two = ProducerIds(zk, BrokerId(1)), ProducerIds(zk, BrokerId(2))
     assert [await one.take(), await one.take(), await two.take()] == [0, 1, 1000]
-    zk.after = [ConnectionLoss()]
+    zk.lose_answers = ["applied"]
     three = ProducerIds(zk, BrokerId(3))
     assert await three.take() == 2000, "the write whose answer was lost is recognised"
-    zk.before = [ConnectionLoss()]
+    zk.lose_answers = ["dropped"]
     assert await ProducerIds(zk, BrokerId(1)).take() == 3000
     for _ in range(998):
         await one.take()

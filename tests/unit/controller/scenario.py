@@ -1,4 +1,4 @@
-"""A controller in a test tube: the fake ZooKeeper, brokers that are stubs behind the network port, and their talk.
+"""A controller in a test tube: ZooKeeper in memory, brokers that are stubs behind the network port, and their talk.
 
 `scenario.talk()` gives what happened since the last call as lines: ZooKeeper writes of the controller, then requests
 per broker in the order they were received. Time does not pass; `settle` runs the loop until nobody has anything to do.
@@ -19,6 +19,7 @@ from klamm.model.config import read_broker_config
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Buffer, Listening, ProtocolFactory
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.testing.zookeeper import InMemoryTree, InMemoryZooKeeper
 from klamm.wire import control
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_request, encode_response
@@ -26,7 +27,7 @@ from klamm.wire.server_connection import parse_request
 from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
-from .fakes import FakeZooKeeper, ManualClock, Sink, Tree
+from .fakes import ManualClock, Sink
 
 US = 9
 PORT = 9000
@@ -144,8 +145,8 @@ def _told(key: ApiKey, version: int, body: Any) -> str:
 
 
 class Scenario:
-    def __init__(self, tree: Tree | None = None, *, session_id: int = 1, **properties: str) -> None:
-        self.zk = FakeZooKeeper(tree, session_id)
+    def __init__(self, tree: InMemoryTree | None = None, *, session_id: int = 1, **properties: str) -> None:
+        self.zk = InMemoryZooKeeper(tree, session_id)
         self.network = StubNetwork()
         self.sink = Sink()
         self.metrics = MetricsRegistry()
@@ -184,9 +185,9 @@ class Scenario:
         for broker in (*brokers, US):
             self.start_broker(broker)
 
-    def start_broker(self, broker: int) -> None:
+    def start_broker(self, broker: int, owner: int | None = None) -> None:
         document = broker_id.encode(Broker(BrokerId(broker), (Endpoint("PLAINTEXT", "h", PORT + broker),)), 0)
-        self.zk.put(f"/brokers/ids/{broker}", document, owner=1000 + broker)
+        self.zk.put(f"/brokers/ids/{broker}", document, owner=owner or 1000 + broker)
 
     def stop_broker(self, broker: int) -> None:
         self.zk.remove(f"/brokers/ids/{broker}")
@@ -218,7 +219,7 @@ class Scenario:
     async def settle(self) -> None:
         quiet = 0
         seen: tuple[int, ...] = ()
-        while quiet < 30:
+        while quiet < 100:
             await asyncio.sleep(0)
             now = (len(self.zk.tree.writes), len(self.network.lines), len(self.sink.records), self.zk.tree.zxid)
             quiet = quiet + 1 if now == seen else 0

@@ -9,8 +9,9 @@ from klamm.controller.events import TakeOver
 from klamm.model.errors import NoAuth
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Fence, Op, OpResult, WatchEvent
+from klamm.testing.zookeeper import InMemoryZooKeeper
 
-from .fakes import FakeZooKeeper, ManualClock
+from .fakes import ManualClock
 from .scenario import Scenario
 
 OTHER = '{"version":1,"brokerid":1,"timestamp":"0"}'
@@ -19,11 +20,11 @@ OTHER = '{"version":1,"brokerid":1,"timestamp":"0"}'
 def ignore(event: WatchEvent) -> None: ...
 
 
-def office_on(zk: FakeZooKeeper) -> Office:
+def office_on(zk: InMemoryZooKeeper) -> Office:
     return Office(zk, ManualClock(), BrokerId(9), ignore)
 
 
-def czxid(zk: FakeZooKeeper) -> int:
+def czxid(zk: InMemoryZooKeeper) -> int:
     return zk.tree.nodes["/controller"].czxid
 
 
@@ -67,17 +68,17 @@ async def test_an_active_controller_takes_nothing_over() -> None:
 @pytest.mark.parametrize("fate", ["applied", "dropped"])
 async def test_a_take_over_whose_answer_is_lost(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.controller.election.controller_election.RECONNECT_PAUSE_S", 0)
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "4")
     zk.put("/controller", OTHER, owner=77)
-    zk.lose_answer = fate
+    zk.lose_answers = [fate]
     assert await office_on(zk).take_over(czxid(zk)) == Won(5, 1)
     assert zk.text("/controller_epoch") == "5"
     assert zk.tree.nodes["/controller"].owner == zk.session_id
 
 
 async def test_nobody_touches_a_persistent_node() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "4")
     zk.put("/controller", OTHER)
     office = office_on(zk)
@@ -87,7 +88,7 @@ async def test_nobody_touches_a_persistent_node() -> None:
 
 
 async def test_a_refusal_that_would_come_again_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "4")
 
     async def refuse(ops: list[Op]) -> list[OpResult]:
@@ -99,7 +100,7 @@ async def test_a_refusal_that_would_come_again_is_raised(monkeypatch: pytest.Mon
 
 
 async def test_giving_back_is_fenced() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     office = office_on(zk)
     won = await office.stand()
     assert won is not None
@@ -110,7 +111,7 @@ async def test_giving_back_is_fenced() -> None:
     assert "/controller" not in zk.tree.nodes
 
 
-def with_state(zk: FakeZooKeeper, controller_epoch: int) -> None:
+def with_state(zk: InMemoryZooKeeper, controller_epoch: int) -> None:
     state = f'{{"controller_epoch":{controller_epoch},"leader":1,"version":1,"leader_epoch":0,"isr":[1]}}'
     zk.put("/brokers/topics/t", '{"version":1,"partitions":{"0":[1]}}')
     zk.put("/brokers/topics/t/partitions/0/state", state)
@@ -118,7 +119,7 @@ def with_state(zk: FakeZooKeeper, controller_epoch: int) -> None:
 
 @pytest.mark.parametrize("junk", ["", "x", "-3", "1.5", "99999999999", "2147483647"])
 async def test_junk_in_the_epoch_is_healed_upwards(junk: str) -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     with_state(zk, 40)
     zk.put("/brokers/topics/junk", "{")
     zk.put("/controller_epoch", "41")
@@ -132,7 +133,7 @@ async def test_junk_in_the_epoch_is_healed_upwards(junk: str) -> None:
 
 async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> None:
     """Nothing was written under the healed one, and who comes next has seen nothing of it."""
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     with_state(zk, 40)
     healed = []
     for _ in range(3):
@@ -144,7 +145,7 @@ async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> Non
 
 
 async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     with_state(zk, 40)
     won = await office_on(zk).stand()
     assert won is not None and won.healed is not None
@@ -153,12 +154,12 @@ async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
 
 async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
     """A controller elected before holds a version of the deleted node: the new one must never have it."""
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     office = office_on(zk)
     before = await office.stand()
     assert before is not None
     with_state(zk, before.epoch)
-    del zk.tree.nodes["/controller_epoch"]
+    zk.remove("/controller_epoch")
     fences = []
     for _ in range(5):
         won = await office.stand()
@@ -169,7 +170,7 @@ async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
 
 
 async def test_what_was_seen_before_counts() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "500")
     office = office_on(zk)
     await office.look()
@@ -179,7 +180,7 @@ async def test_what_was_seen_before_counts() -> None:
 
 
 async def test_a_number_below_its_version_was_written_by_hand() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "0")
     for epoch in ("1", "2", "3", "0"):
         zk.put("/controller_epoch", epoch)
@@ -188,5 +189,5 @@ async def test_a_number_below_its_version_was_written_by_hand() -> None:
 
 
 async def test_a_new_cluster_begins_at_one() -> None:
-    zk = FakeZooKeeper()
+    zk = InMemoryZooKeeper()
     assert await office_on(zk).stand() == Won(1, 1)

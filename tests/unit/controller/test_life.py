@@ -72,7 +72,7 @@ async def test_the_answer_to_the_election_is_lost(fate: str, monkeypatch: pytest
     monkeypatch.setattr("klamm.controller.election.controller_election.RECONNECT_PAUSE_S", 0)
     scenario = Scenario()
     scenario.prepare(1)
-    scenario.zk.lose_answer = fate
+    scenario.zk.lose_answers = [fate]
     async with scenario.controller.running():
         await scenario.settle()
         assert scenario.controller.is_active
@@ -85,7 +85,7 @@ async def test_a_successor_ends_the_term_and_nothing_is_written_after() -> None:
 
         def overtake_silently() -> None:
             # Our watch on /controller has not fired yet; the fence must hold by itself.
-            scenario.zk.tree.watches.clear()
+            scenario.zk.forget_watches()
             scenario.zk.remove("/controller")
             scenario.zk.put("/controller", '{"version":1,"brokerid":1,"timestamp":"0"}', owner=77)
             scenario.zk.put("/controller_epoch", "6")
@@ -107,7 +107,7 @@ async def test_a_stop_replica_that_deletes_waits_for_the_fence() -> None:
         term = scenario.controller._term
         assert term is not None
         scenario.start_broker(7)
-        scenario.zk.tree.watches.clear()
+        scenario.zk.forget_watches()
         scenario.zk.remove("/controller")
         scenario.zk.put("/controller", '{"version":1,"brokerid":1,"timestamp":"0"}', owner=77)
         scenario.zk.put("/controller_epoch", "6")
@@ -135,7 +135,7 @@ async def test_an_epoch_that_is_gone_in_the_middle_of_a_write_ends_the_term_and_
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
 
         def delete_silently() -> None:
-            scenario.zk.tree.watches = {k: w for k, w in scenario.zk.tree.watches.items() if "controller" not in k[1]}
+            scenario.zk.forget_watches("controller")
             scenario.zk.remove("/controller_epoch")
             scenario.stop_broker(1)
 
@@ -183,7 +183,7 @@ async def test_a_lost_answer_raises_the_epoch_once(fate: str, monkeypatch: pytes
     monkeypatch.setattr("klamm.zookeeper.retries.RECONNECT_PAUSE_S", 0)
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
-        scenario.zk.lose_answer = fate
+        scenario.zk.lose_answers = [fate]
         talk = await scenario.after(lambda: scenario.stop_broker(1))
         assert scenario.state("t", 0) == (2, 1, [2], 1)
         assert "2 <- LeaderAndIsr {t-0 leader 2 e1 isr [2] v1}" in talk
@@ -193,7 +193,7 @@ async def test_a_lost_answer_raises_the_epoch_once(fate: str, monkeypatch: pytes
 async def test_a_lost_answer_to_a_creation_is_adopted(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.zookeeper.retries.RECONNECT_PAUSE_S", 0)
     async with Scenario().running(1) as scenario:
-        scenario.zk.lose_answer = fate
+        scenario.zk.lose_answers = [fate]
         talk = await scenario.after(lambda: scenario.create_topic("t", [1]))
         assert scenario.state("t", 0) == (1, 0, [1], 0)
         assert "1 <- LeaderAndIsr {t-0 leader 1 e0 isr [1] v0 new}" in talk

@@ -161,7 +161,7 @@ async def test_a_deposed_controller_writes_no_quarantine(monkeypatch: pytest.Mon
         explode_on(monkeypatch, "bad")
 
         def overtake() -> None:
-            scenario.zk.tree.watches = {k: w for k, w in scenario.zk.tree.watches.items() if "controller" not in k[1]}
+            scenario.zk.forget_watches("controller")
             scenario.zk.remove("/controller")
             scenario.zk.put("/controller", '{"version":1,"brokerid":1,"timestamp":"0"}', owner=1001)
             scenario.zk.put("/controller_epoch", "9")

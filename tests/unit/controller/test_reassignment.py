@@ -5,7 +5,6 @@ A1 and A2 are one batch here: the new replica hears once, and that it is new (KA
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 
@@ -14,11 +13,10 @@ import pytest
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
-from klamm.model.ports import Op, OpResult
+from klamm.testing.zookeeper import InMemoryTree
 from klamm.wire.apis import ApiKey
 from klamm.wire.control import iter_partition_states
 
-from .fakes import Tree
 from .scenario import Scenario
 from .test_traces import requests, writes
 
@@ -175,14 +173,7 @@ async def test_the_next_controller_finishes_whatever_it_finds(found: str) -> Non
 
 def expire_before(scenario: Scenario, nth: int) -> None:
     """The session is gone when the controller comes to its n-th transaction."""
-    zk, multi, count = scenario.zk, scenario.zk.multi, itertools.count()
-
-    async def counting(ops: Sequence[Op]) -> list[OpResult]:
-        if next(count) == nth:
-            zk.expire()
-        return await multi(ops)
-
-    zk.multi = counting  # type: ignore[method-assign]
+    late_write(scenario, nth + 1, scenario.zk.expire)
 
 
 async def follow(scenario: Scenario) -> None:
@@ -198,7 +189,7 @@ async def test_killed_before_each_write_and_finished_by_the_next() -> None:
     """Every write of a clean run, the controller's session gone just before it is applied."""
     writes_seen = 0
     for kill_at in range(100):
-        tree = Tree()
+        tree = InMemoryTree()
         first = Scenario(tree, session_id=1)
         first.prepare(1, 2, 3)
         first.create_topic("t", [1, 2])
@@ -225,7 +216,7 @@ async def test_a_lost_answer_to_the_topic_znode_is_read_back() -> None:
     for lost in ("applied", "dropped"):
         async with Scenario().running(1, 2, 3) as scenario:
             await prepared(scenario)
-            scenario.zk.lose_answer = lost
+            scenario.zk.lose_answers = [lost]
             assert await alter(scenario, [2, 3]) is None
             assert assigned(scenario) == ([2, 3, 1], [3], [1])
             assert len([line for line in writes(scenario.talk()) if "set /brokers/topics/t " in line]) == 1
@@ -324,12 +315,12 @@ async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:
         await alter(scenario, [2, 3])
         # Between the stop of 3, which was not in the ISR yet, and the next epoch.
         fence_of_stop, next_epoch = 1, 1
-        late_isr(scenario, fence_of_stop + next_epoch, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
+        late_write(scenario, fence_of_stop + next_epoch, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
         assert await alter(scenario, None) is None
         assert scenario.state("t", 0)[:3] == (1, 9, [1, 2])
 
 
-def late_isr(scenario: Scenario, nth: int, write: Callable[[], None]) -> None:
+def late_write(scenario: Scenario, nth: int, write: Callable[[], None]) -> None:
     """Somebody else's write just before the n-th transaction from now."""
 
     def count_down(left: int) -> None:

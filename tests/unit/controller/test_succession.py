@@ -16,8 +16,8 @@ from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.simulation.loop import run_in_virtual_time
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.testing.zookeeper import InMemoryTree
 
-from .fakes import Tree
 from .scenario import Scenario
 
 POLICY = Policy(settle_s=3.0, patience_s=5.0, fallback=True, heal=True)
@@ -98,7 +98,7 @@ class Brokers:
     """Real controllers of several brokers on one tree; `JVM` brokers are znodes that the test moves."""
 
     def __init__(self, stack: AsyncExitStack, *candidates: int, **properties: str) -> None:
-        self.tree = Tree()
+        self.tree = InMemoryTree()
         self._stack = stack
         self._properties = properties
         self._lives: dict[int, AsyncExitStack] = {}
@@ -118,8 +118,7 @@ class Brokers:
             node = Scenario(
                 self.tree, session_id=session_id, broker_id=str(broker), **{**self._properties, **properties}
             )
-            self.outside.start_broker(broker)
-            self.tree.nodes[f"/brokers/ids/{broker}"].owner = session_id
+            self.outside.start_broker(broker, session_id)
             life = await self._stack.enter_async_context(AsyncExitStack())
             await life.enter_async_context(node.controller.running())
             self.nodes[broker], self._lives[broker] = node, life

@@ -50,6 +50,16 @@ class Request:
         self.xid = 0
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
+    def finish(self, reply: Reply, code: int) -> None:
+        if self.on_reply is not None:
+            self.on_reply(reply.zxid, code)
+        if self.future.done():  # its caller was cancelled
+            return
+        if code == 0:
+            self.future.set_result(reply)
+        else:
+            self.future.set_exception(jute.error_for(code, self.path))
+
     def fail(self, error: ZooKeeperError) -> None:
         if not self.future.done():
             self.future.set_exception(error)
@@ -195,14 +205,7 @@ class Connection(asyncio.Protocol):
         if xid == jute.XID_PING:
             return
         request = self._auths.popleft() if xid == jute.XID_AUTH and self._auths else self._take(xid, code)
-        if request.on_reply is not None:
-            request.on_reply(zxid, code)
-        if request.future.done():  # its caller was cancelled
-            return
-        if code == 0:
-            request.future.set_result(Reply(zxid, payload))
-        else:
-            request.future.set_exception(jute.error_for(code, request.path))
+        request.finish(Reply(zxid, payload), code)
 
     def _take(self, xid: int, code: int) -> Request:
         if self._in_flight and self._in_flight[0].xid == xid:

@@ -1,0 +1,224 @@
+"""The bulk operations of the ZooKeeper port: split into frames, with a few frames in flight.
+
+Bulk reads use multi-read. Bulk watches use a SetWatches that carries the zxid of the very batch that read those paths:
+a later zxid loses changes, and with this one nothing is lost and no watch fires needlessly (design D3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from klamm.model.errors import ConnectionLoss, NoNode, RuntimeInconsistency, Unimplemented, ZooKeeperError
+from klamm.model.ports import NO_NODE_VERSION, Check, Contents, Create, Fence, Node, Op, OpResult, Set, Sets, Watcher
+from klamm.zookeeper import jute
+from klamm.zookeeper.client import bulk
+from klamm.zookeeper.client.connection import BODY, Reply
+from klamm.zookeeper.client.operations import Operations
+from klamm.zookeeper.jute import OpCode
+
+READS_IN_FLIGHT: Final = 8
+WRITES_IN_FLIGHT: Final = 2
+SINGLE_READS_IN_FLIGHT: Final = 800
+"""For a server without multi-read."""
+LARGEST_OVERHEAD: Final = 16 * 1024
+"""Allowed for paths, ACL and fence beside the data of one operation in a bulk write."""
+
+_WITH_DATA: Final = (Set, Create)
+R = TypeVar("R")
+_Batch = tuple[int, int, asyncio.Future[Reply]]
+"""Operations [start, stop) of a bulk call, and the reply to come."""
+
+
+class BulkOperations(Operations):
+    @property
+    @abstractmethod
+    def _has_multi_read(self) -> bool:
+        """Whether the server knows multi-read (ZooKeeper 3.6 and later)."""
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return await self._read_many(OpCode.GET_DATA, paths, bulk.unpack_nodes, self._get_or_none)
+
+    async def read_many(self, paths: Sequence[str]) -> Contents:
+        contents = Contents([], [])
+
+        def submit() -> Iterator[_Batch]:
+            for start, stop, body in bulk.multi_reads(OpCode.GET_DATA, paths, self._chroot):
+                yield start, stop, self._submit(OpCode.MULTI_READ, body, paths[start])
+
+        def consume(start: int, stop: int, reply: Reply) -> None:
+            found = bulk.unpack_contents(reply.payload, BODY, paths[start:stop])
+            contents.data.extend(found.data)
+            contents.versions.extend(found.versions)
+
+        if self._has_multi_read:
+            try:
+                await _in_window(submit(), READS_IN_FLIGHT, consume)
+                self.operations["get"] += len(paths)
+                return contents
+            except Unimplemented:  # the connection has moved to an older server
+                pass
+        nodes = await self._read_singly(paths, self._get_or_none)
+        return Contents(
+            [None if node is None else node.data for node in nodes],
+            [NO_NODE_VERSION if node is None else node.stat.version for node in nodes],
+        )
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        return await self._read_many(OpCode.GET_CHILDREN, paths, bulk.unpack_children, self._children_or_none)
+
+    async def get_many_and_watch(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
+        armed: list[asyncio.Future[Reply]] = []
+
+        def arm(reply: Reply, batch: Sequence[str], nodes: Sequence[Node | None]) -> None:
+            armed.append(self._arm(reply.zxid, batch, nodes, watch))
+
+        try:
+            nodes = await self._read_many(
+                OpCode.GET_DATA, paths, bulk.unpack_nodes, lambda path: self._get_and_watch(path, watch), arm
+            )
+        finally:
+            outcomes = await asyncio.gather(*armed, return_exceptions=True)
+        for outcome in outcomes:
+            # A lost connection is no failure here: the registry holds the watches, and the next connection sets them.
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ConnectionLoss):
+                raise outcome
+        return nodes
+
+    def _arm(
+        self, zxid: int, paths: Sequence[str], nodes: Sequence[Node | None], watch: Watcher
+    ) -> asyncio.Future[Reply]:
+        """Watch what one batch has read, from that batch's own zxid on."""
+        self.operations["watch"] += len(paths)
+        absolute = self._chroot.absolute_all(paths)
+        found = [path for path, node in zip(absolute, nodes, strict=True) if node is not None]
+        missing = [path for path, node in zip(absolute, nodes, strict=True) if node is None]
+        sent = self._submit(OpCode.SET_WATCHES, jute.pack_set_watches(zxid, found, missing, ()), "")
+        if not sent.done():  # refused: the session is gone, and its watches with it
+            # Before the reply, because what has changed meanwhile fires before it.
+            self._watches.add_data(found, watch, zxid, exists=True)
+            self._watches.add_data(missing, watch, zxid, exists=False)
+        return sent
+
+    async def write_many(self, ops: Sequence[Op], fence: Fence | None = None) -> list[OpResult]:
+        checks: list[Op] = [] if fence is None else [Check(fence.path, fence.version)]
+        self._count_and_look_at(ops)
+        results: list[OpResult] = []
+        fenced: ZooKeeperError | None = None
+        sets = type(ops) is Sets
+
+        def submit() -> Iterator[_Batch]:
+            for start, stop, body in bulk.multis(ops, self._chroot, checks):
+                if fenced is not None:
+                    return
+                yield start, stop, self._submit(OpCode.MULTI, body, ops[start].path)
+
+        def consume(start: int, stop: int, reply: Reply) -> None:
+            nonlocal fenced
+            if sets and bulk.all_set(reply.payload, BODY, stop - start, fenced=bool(checks)):
+                results.extend([None] * (stop - start))
+                return
+            batch = bulk.unpack_multi(reply.payload, BODY, [*checks, *ops[start:stop]], self._chroot)
+            if checks:
+                check = batch.pop(0)
+                # The batches that are in flight by now meet the same fence: its version only grows.
+                if isinstance(check, ZooKeeperError) and not isinstance(check, RuntimeInconsistency):
+                    fenced = fenced or check
+            results.extend(batch)
+
+        await _in_window(submit(), WRITES_IN_FLIGHT, consume)
+        if fenced is not None:
+            raise fenced
+        return results
+
+    async def _read_many(
+        self,
+        opcode: OpCode,
+        paths: Sequence[str],
+        unpack: Callable[[bytes, int, Sequence[str]], list[R]],
+        single: Callable[[str], Coroutine[Any, Any, R]],
+        then: Callable[[Reply, Sequence[str], list[R]], None] | None = None,
+    ) -> list[R]:
+        """By multi-read, or by single reads where the server has none; `then` sees each batch with its reply."""
+        if not self._has_multi_read:
+            return await self._read_singly(paths, single)
+        results: list[R] = []
+
+        def submit() -> Iterator[_Batch]:
+            for start, stop, body in bulk.multi_reads(opcode, paths, self._chroot):
+                yield start, stop, self._submit(OpCode.MULTI_READ, body, paths[start])
+
+        def consume(start: int, stop: int, reply: Reply) -> None:
+            batch = paths[start:stop]
+            values = unpack(reply.payload, BODY, batch)
+            results.extend(values)
+            if then is not None:
+                then(reply, batch, values)
+
+        try:
+            await _in_window(submit(), READS_IN_FLIGHT, consume)
+        except Unimplemented:  # the connection has moved to an older server
+            return await self._read_singly(paths, single)
+        self.operations["get" if opcode is OpCode.GET_DATA else "children"] += len(paths)
+        return results
+
+    async def _read_singly(self, paths: Sequence[str], single: Callable[[str], Coroutine[Any, Any, R]]) -> list[R]:
+        results: list[R] = []
+        for start in range(0, len(paths), SINGLE_READS_IN_FLIGHT):
+            results += await asyncio.gather(*map(single, paths[start : start + SINGLE_READS_IN_FLIGHT]))
+        return results
+
+    async def _get_or_none(self, path: str) -> Node | None:
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
+    async def _children_or_none(self, path: str) -> list[str] | None:
+        try:
+            return await self.children(path)
+        except NoNode:
+            return None
+
+    async def _get_and_watch(self, path: str, watch: Watcher) -> Node | None:
+        while True:
+            try:
+                return await self.get(path, watch)
+            except NoNode:
+                if await self.exists(path, watch) is None:
+                    return None
+
+    def _count_and_look_at(self, ops: Sequence[Op]) -> None:
+        """All of it before anything is sent, so that a refusal means that nothing was written."""
+        largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
+        if isinstance(ops, Sets) and max(map(len, ops.data), default=0) <= largest:
+            self.operations["set"] += len(ops)
+            self._chroot.absolute_all(ops.paths)
+            return
+        self._count(ops)
+        for op in ops:
+            if op[0][:1] != "/":
+                self._chroot.absolute(op.path)
+            if isinstance(op, _WITH_DATA) and op.data is not None and len(op.data) > largest:
+                self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
+
+
+async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[int, int, Reply], None]) -> None:
+    """Draw batches, at most `limit` in flight, and consume their replies in order."""
+    window: deque[_Batch] = deque()
+    try:
+        while True:
+            while len(window) < limit and (batch := next(batches, None)) is not None:
+                window.append(batch)
+            if not window:
+                return
+            start, stop, future = window.popleft()
+            consume(start, stop, await future)
+    finally:
+        for _, _, future in window:
+            # Nobody waits for these any more: mark an error as seen, let a reply go by.
+            if not future.cancel() and not future.cancelled():
+                future.exception()
