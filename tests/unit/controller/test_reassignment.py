@@ -16,7 +16,7 @@ from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.model.ports import Op, OpResult
 from klamm.wire.apis import ApiKey
-from klamm.wire.control import iter_partition_states
+from klamm.wire.control.schema_requests import iter_partition_states
 
 from .fakes import Tree
 from .scenario import Scenario
