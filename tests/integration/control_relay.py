@@ -12,8 +12,8 @@ from typing import Any
 
 from klamm.model.errors import ErrorCode
 from klamm.testing.relay import End, Relay, Ways
-from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.control.schema_requests import iter_stopped_replicas
 from klamm.wire.messages import decode_request, decode_response
 from klamm.wire.server_connection import CORRELATION, SIZE, RequestHeader, parse_request
 
@@ -84,9 +84,7 @@ class ControlRelay(Relay):
 
 def _read(header: RequestHeader, body: memoryview) -> ControlRequest:
     request: Any = decode_request(header.api_key, header.api_version, body)
-    deletes = header.api_key is ApiKey.STOP_REPLICA and any(
-        delete for _, _, delete in control.iter_stopped_replicas(request)
-    )
+    deletes = header.api_key is ApiKey.STOP_REPLICA and any(delete for _, _, delete in iter_stopped_replicas(request))
     return ControlRequest(header.api_key, header.client_id or "", request.controller_epoch, deletes)
 
 

@@ -26,9 +26,9 @@ from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import Buffer, CreateMode
 from klamm.model.requests import RequestContext
 from klamm.net.listener import Listener
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
+from klamm.wire.messages import decode_request, encode_response, response_class
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id, isr_change, partition_state, registration
@@ -76,12 +76,12 @@ class Obedience:
         else:
             self._controller_epoch = ControllerEpoch(request.controller_epoch)
             if header.api_key is ApiKey.LEADER_AND_ISR:
-                asked = [(TopicPartition(t, e.partition_index), e) for t, e in control.iter_partition_states(request)]
+                asked = [(TopicPartition(t, e.partition_index), e) for t, e in iter_partition_states(request)]
                 codes = [(name, self._follow(name, entry)) for name, entry in asked]
-                response.partition_errors = _errors(control.LeaderAndIsrResponse.PartitionError, codes)
+                response.partition_errors = _errors(response_class(ApiKey.LEADER_AND_ISR).PartitionError, codes)
             elif header.api_key is ApiKey.STOP_REPLICA:
-                codes = [(name, self._stop(name, e, d)) for name, e, d in control.iter_stopped_replicas(request)]
-                response.partition_errors = _errors(control.StopReplicaResponse.PartitionError, codes)
+                codes = [(name, self._stop(name, e, d)) for name, e, d in iter_stopped_replicas(request)]
+                response.partition_errors = _errors(response_class(ApiKey.STOP_REPLICA).PartitionError, codes)
         return [encode_response(response, header.api_version)]
 
     def _follow(self, name: TopicPartition, entry: Any) -> ErrorCode:
@@ -171,7 +171,7 @@ def _errors(entry: Any, codes: Sequence[tuple[TopicPartition, ErrorCode]]) -> li
 
 
 _RESPONSES: Final[dict[ApiKey, Any]] = {
-    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
-    ApiKey.STOP_REPLICA: control.StopReplicaResponse,
-    ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+    ApiKey.LEADER_AND_ISR: response_class(ApiKey.LEADER_AND_ISR),
+    ApiKey.STOP_REPLICA: response_class(ApiKey.STOP_REPLICA),
+    ApiKey.UPDATE_METADATA: response_class(ApiKey.UPDATE_METADATA),
 }

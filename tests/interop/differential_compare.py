@@ -15,9 +15,9 @@ from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.testing.recording import Received, RecordingBroker
-from klamm.wire import control
-from klamm.wire import control_encoders as encoders
 from klamm.wire.apis import ApiKey
+from klamm.wire.control import encoders
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
 from klamm.wire.messages import decode_request
 
 from .differential_sides import Tree, document
@@ -80,18 +80,18 @@ def taken_apart(received: Received, stub: RecordingBroker) -> list[tuple[str, To
     if received.api_key is ApiKey.STOP_REPLICA:
         return [
             (f"{p.topic}-{p.partition}", Told("StopReplica", (*common, ("epoch", epoch), ("delete", delete))))
-            for p, epoch, delete in control.iter_stopped_replicas(request)
+            for p, epoch, delete in iter_stopped_replicas(request)
         ]
     if received.api_key is ApiKey.LEADER_AND_ISR:
         leaders = {leader.broker_id for leader in request.live_leaders}
         return [
             (f"{topic}-{s.partition_index}", Told("LeaderAndIsr", (*common, *_state(s), *_moving(s, leaders))))
-            for topic, s in control.iter_partition_states(request)
+            for topic, s in iter_partition_states(request)
         ]
     live = ("live", tuple(sorted(f"{b.id}{len(b.endpoints) * '+'}" for b in request.live_brokers)))
     entries = [
         (f"{t}-{s.partition_index}", (*common, *_state(s), ("offline", tuple(s.offline_replicas)), live))
-        for t, s in control.iter_partition_states(request)
+        for t, s in iter_partition_states(request)
     ]
     return [(p, Told("UpdateMetadata", content)) for p, content in entries or [("", (*common, live))]]
 

@@ -27,7 +27,6 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_process import BrokerProcess
 from klamm.testing.recording import RecordingBroker
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.zookeeper.client import ZooKeeperClient
@@ -186,7 +185,7 @@ class Side:
     async def controlled_shutdown(self, broker: int, epochs_ago: int = 0) -> object:
         """`epochs_ago`: asked with an epoch before the current one."""
         epoch = self.stubs[broker].epoch - epochs_ago if broker in self.stubs else 1
-        asked = control.ControlledShutdownRequest(broker_id=broker, broker_epoch=epoch)
+        asked = request_class(ApiKey.CONTROLLED_SHUTDOWN)(broker_id=broker, broker_epoch=epoch)
         answer = await self._ask(ApiKey.CONTROLLED_SHUTDOWN, 3, asked)
         return answer.error_code, sorted((p.topic_name, p.partition_index) for p in answer.remaining_partitions)
 

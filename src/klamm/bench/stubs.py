@@ -19,10 +19,9 @@ from klamm.model.ports import Buffer, Clock, Network
 from klamm.model.requests import RequestContext
 from klamm.net.client import BrokerConnection
 from klamm.net.listener import Listener
-from klamm.wire import control
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.errors import ProtocolError
-from klamm.wire.messages import decode_response, encode_request, encode_response
+from klamm.wire.messages import decode_response, encode_request, encode_response, request_class, response_class
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id, registration
@@ -51,9 +50,9 @@ class Process(Protocol):
 
 
 _ANSWERS = {
-    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
-    ApiKey.STOP_REPLICA: control.StopReplicaResponse,
-    ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+    ApiKey.LEADER_AND_ISR: response_class(ApiKey.LEADER_AND_ISR),
+    ApiKey.STOP_REPLICA: response_class(ApiKey.STOP_REPLICA),
+    ApiKey.UPDATE_METADATA: response_class(ApiKey.UPDATE_METADATA),
 }
 
 
@@ -95,7 +94,7 @@ class StubBroker:
         connection = BrokerConnection(self._network, controller.host, controller.port, "stub", self._clock)
         await connection.connect()
         version = APIS[ApiKey.CONTROLLED_SHUTDOWN].max_version
-        asked = control.ControlledShutdownRequest(broker_id=self.id, broker_epoch=epoch)
+        asked = request_class(ApiKey.CONTROLLED_SHUTDOWN)(broker_id=self.id, broker_epoch=epoch)
         body = await connection.request(ApiKey.CONTROLLED_SHUTDOWN, version, [encode_request(asked, version)])
         answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, version, body)
         await connection.close()

@@ -8,29 +8,18 @@ before the append it refuses as "not leader", after it the outcome is "timed out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.log.log_results import AppendInfo
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.requests import ClientConnection
+from klamm.wire.produce import ProduceResult
 
 ACKS_ALL: Final = -1
-
-
-@dataclass(slots=True)
-class Produced:
-    partition: TopicPartition
-    error: ErrorCode
-    message: str | None = None
-    base_offset: int = -1
-    log_append_time: int = -1
-    log_start_offset: int = -1
-    required_offset: int = -1
-    """The high watermark that acknowledges it; meaningless after an error."""
 
 
 class Appends:
@@ -47,49 +36,59 @@ class Appends:
         timeout_ms: int,
         internal: bool = False,
         client: ClientConnection | None = None,
-    ) -> list[Produced]:
+    ) -> list[ProduceResult]:
         """`internal` lets a coordinator write to its own topic, which no client may."""
         if acks not in (0, 1, ACKS_ALL):
-            return [Produced(name, ErrorCode.INVALID_REQUIRED_ACKS) for name, _ in entries]
-        results = [self._append(name, records, acks, internal) for name, records in entries]
-        if acks == ACKS_ALL:
-            await self._wait(results, timeout_ms, client)
-        return results
+            return [ProduceResult(name, ErrorCode.INVALID_REQUIRED_ACKS) for name, _ in entries]
+        results: dict[TopicPartition, ProduceResult] = {}
+        required: dict[TopicPartition, int] = {}
+        for name, records in entries:
+            if name.topic in INTERNAL_TOPICS and not internal:
+                message = f"Cannot append to internal topic {name.topic}"
+                results[name] = ProduceResult(name, ErrorCode.INVALID_TOPIC_EXCEPTION, message=message)
+                continue
+            try:
+                info = self._append(name, records, acks)
+            except KafkaError as error:
+                results[name] = self._failed(name, error)
+            else:
+                offsets = (info.first_offset, info.log_append_time, info.log_start_offset)
+                results[name] = ProduceResult(name, ErrorCode.NONE, *offsets)
+                required[name] = info.last_offset + 1
+        if acks == ACKS_ALL and required:
+            for name, code in (await self._wait(required, timeout_ms, client)).items():
+                results[name] = results[name]._replace(error=code, base_offset=-1)
+        return list(results.values())
 
-    def _append(self, name: TopicPartition, records: Buffer, acks: int, internal: bool) -> Produced:
-        if name.topic in INTERNAL_TOPICS and not internal:
-            return Produced(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name.topic}")
-        try:
-            partition = self._replicas.partition(name)
-            if not self._replicas.may_acknowledge():
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no answer from ZooKeeper, leadership is uncertain")
-            info = partition.append_as_leader(records, acks=acks)
-        except KafkaError as error:
-            self.failed_requests += 1
-            held = self._replicas.partitions.get(name)
-            start = held.log.log_start_offset if held is not None and held.log is not None else -1
-            return Produced(name, error.code, error.message, log_start_offset=start)
+    def _append(self, name: TopicPartition, records: Buffer, acks: int) -> AppendInfo:
+        partition = self._replicas.partition(name)
+        if not self._replicas.may_acknowledge():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no answer from ZooKeeper, leadership is uncertain")
+        info = partition.append_as_leader(records, acks=acks)
         if not info.duplicate:
             self.bytes_in += len(records)
             self._replicas.after_append(partition)
-        return Produced(
-            name,
-            ErrorCode.NONE,
-            base_offset=info.first_offset,
-            log_append_time=info.log_append_time,
-            log_start_offset=info.log_start_offset,
-            required_offset=info.last_offset + 1,
-        )
+        return info
 
-    async def _wait(self, results: Sequence[Produced], timeout_ms: int, client: ClientConnection | None) -> None:
-        pending = {result.partition: result for result in results if result.error is ErrorCode.NONE}
-        if not pending:
-            return
+    def _failed(self, name: TopicPartition, error: KafkaError) -> ProduceResult:
+        self.failed_requests += 1
+        held = self._replicas.partitions.get(name)
+        start = held.log.log_start_offset if held is not None and held.log is not None else -1
+        return ProduceResult(name, error.code, message=error.message, log_start_offset=start)
+
+    async def _wait(
+        self, required: Mapping[TopicPartition, int], timeout_ms: int, client: ClientConnection | None
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Wait until each partition's high watermark has reached its required offset; returns the failures."""
+        pending = dict(required)
+        failures: dict[TopicPartition, ErrorCode] = {}
 
         def settle(name: TopicPartition) -> None:
-            outcome = self._outcome(pending[name])
+            outcome = self._outcome(name, pending[name])
             if outcome is not None:
-                pending.pop(name).error = outcome
+                del pending[name]
+                if outcome is not ErrorCode.NONE:
+                    failures[name] = outcome
 
         def done(changed: TopicPartition | None) -> bool:
             for name in [changed] if changed is not None else list(pending):
@@ -98,15 +97,14 @@ class Appends:
             return not pending
 
         await self._replicas.waiting_produces.wait(list(pending), done, timeout_ms / 1000, client)
-        for result in pending.values():
-            result.error = ErrorCode.REQUEST_TIMED_OUT
+        return failures | dict.fromkeys(pending, ErrorCode.REQUEST_TIMED_OUT)
 
-    def _outcome(self, result: Produced) -> ErrorCode | None:
+    def _outcome(self, name: TopicPartition, required_offset: int) -> ErrorCode | None:
         try:
-            partition = self._replicas.partition(result.partition)
+            partition = self._replicas.partition(name)
         except KafkaError as error:
             return error.code
-        outcome = partition.acknowledged(result.required_offset)
+        outcome = partition.acknowledged(required_offset)
         if outcome is ErrorCode.NONE and not self._replicas.may_acknowledge():
             return ErrorCode.REQUEST_TIMED_OUT
         return outcome

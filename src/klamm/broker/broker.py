@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 
 from klamm.broker.appends import Appends
 from klamm.broker.config_changes import ConfigChanges
-from klamm.broker.controlled_shutdown import ControlledShutdown
+from klamm.broker.controlled_shutdown import ControlledShutdownClient
 from klamm.broker.controller_api import ControllerApi
 from klamm.broker.dynamic_configs import DynamicConfigs
 from klamm.broker.handlers.dispatch import Dispatcher
@@ -30,9 +29,9 @@ from klamm.broker.topics import TopicAdmin
 from klamm.log.log_manager import LogManager
 from klamm.model.config import BrokerConfig, topic_defaults
 from klamm.model.ids import BrokerEpoch, BrokerId
-from klamm.model.ports import Clock, EventSink, Network, ZooKeeper
+from klamm.model.ports import EventSink, Ports, ZooKeeper
 from klamm.security.authorizer import Authorizer
-from klamm.security.quotas import Muting, Quotas
+from klamm.security.quotas import Quotas
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.znodes import topic
 
@@ -40,14 +39,12 @@ from klamm.zookeeper.znodes import topic
 class Broker:
     def __init__(
         self,
+        *,
         broker_id: BrokerId,
         cluster_id: str,
         config: BrokerConfig,
-        *,
-        clock: Clock,
-        random: Random,
+        ports: Ports,
         zk: ZooKeeper,
-        network: Network,
         logs: LogManager,
         events: EventSink,
         metrics: MetricsRegistry,
@@ -57,17 +54,16 @@ class Broker:
     ) -> None:
         self.id = broker_id
         self.config = config
+        self._ports = ports
         self._zk = zk
-        self._network = network
-        self._clock = clock
         self._logs = logs
         defaults = topic_defaults(config)
         self.metadata = MetadataCache()
-        self._configs = TopicConfigs(zk, clock, defaults, config.request_timeout_ms / 1000)
+        self._configs = TopicConfigs(zk, ports.clock, defaults, config.request_timeout_ms / 1000)
         self.replicas = ReplicaManager(
             broker_id,
             config,
-            clock=clock,
+            clock=ports.clock,
             zk=zk,
             logs=logs,
             metadata=self.metadata,
@@ -78,21 +74,21 @@ class Broker:
         self._dynamic_configs = DynamicConfigs(
             broker_id, zk, self._configs, logs, self.replicas.leader_quota, self.replicas.follower_quota
         )
-        self._shutdown = ControlledShutdown(broker_id, config, network, clock, self.metadata)
+        self._shutdown = ControlledShutdownClient(broker_id, config, ports, self.metadata)
         appends, reads = Appends(self.replicas), Reads(self.replicas)
         self.handle = Dispatcher(
             Services(
                 me=broker_id,
                 cluster_id=cluster_id,
                 config=config,
-                clock=clock,
+                clock=ports.clock,
                 metadata=self.metadata,
                 replicas=self.replicas,
                 appends=appends,
                 reads=reads,
                 topics=TopicAdmin(
                     zk,
-                    random,
+                    ports.random,
                     defaults,
                     partitions_default=config.num_partitions,
                     replication_factor_default=config.default_replication_factor,
@@ -101,8 +97,8 @@ class Broker:
                 producer_ids=ProducerIds(zk, broker_id),
                 controller=controller,
                 authorizer=authorizer,
-                quotas=Muting(quotas),
-            )
+            ),
+            quotas,
         )
         """Handler of every listener."""
         register_metrics(metrics, self.replicas, appends, reads, self.handle.requests)
@@ -112,12 +108,7 @@ class Broker:
     def _leader_endpoint(self, leader: BrokerId) -> RemoteLeader:
         listener = self.config.inter_broker_listener
         return RemoteLeader(
-            leader,
-            self.id,
-            self.config,
-            self._network,
-            self._clock,
-            lambda broker: self.metadata.endpoint(broker, listener),
+            leader, self.id, self.config, self._ports, lambda broker: self.metadata.endpoint(broker, listener)
         )
 
     async def load_logs(self) -> None:
@@ -135,7 +126,7 @@ class Broker:
         """Logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the log manager is
         its owner's to close."""
         await self._dynamic_configs.apply_rates()
-        changed = ConfigChanges(self._zk, self._clock, self._dynamic_configs.apply)
+        changed = ConfigChanges(self._zk, self._ports.clock, self._dynamic_configs.apply)
         async with self.replicas.running(), asyncio.TaskGroup() as tasks:
             changes = tasks.create_task(changed.run(), name="config-changes")
             try:

@@ -15,7 +15,7 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId
-from klamm.model.ports import Clock, Network
+from klamm.model.ports import Ports
 from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import ProtocolError
@@ -26,14 +26,11 @@ VERSION: Final = 3
 log = logging.getLogger(__name__)
 
 
-class ControlledShutdown:
-    def __init__(
-        self, me: BrokerId, config: BrokerConfig, network: Network, clock: Clock, metadata: MetadataCache
-    ) -> None:
+class ControlledShutdownClient:
+    def __init__(self, me: BrokerId, config: BrokerConfig, ports: Ports, metadata: MetadataCache) -> None:
         self._me = me
         self._config = config
-        self._network = network
-        self._clock = clock
+        self._ports = ports
         self._metadata = metadata
 
     async def run(self, broker_epoch: BrokerEpoch) -> bool:
@@ -57,7 +54,9 @@ class ControlledShutdown:
         )
         if endpoint is None:
             raise ConnectionError("no controller is known")
-        connection = BrokerConnection(self._network, endpoint.host, endpoint.port, str(self._me), self._clock)
+        connection = BrokerConnection(
+            self._ports.network, endpoint.host, endpoint.port, str(self._me), self._ports.clock
+        )
         try:
             await connection.connect(self._config.controller_socket_timeout_ms / 1000)
             request = request_class(ApiKey.CONTROLLED_SHUTDOWN)(broker_id=self._me, broker_epoch=broker_epoch)

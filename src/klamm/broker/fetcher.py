@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -30,7 +30,8 @@ from klamm.log.log import Log
 from klamm.log.log_results import UnexpectedAppendOffset
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
-from klamm.model.ports import Buffer, Clock
+from klamm.model.ports import Clock
+from klamm.wire.fetch import FetchPartition, FetchResult
 
 PARTITIONS_PER_SLICE: Final = 500
 """Handled without giving way."""
@@ -43,21 +44,6 @@ FIRST_RETRY: Final = 0.02
 first acks=all of every new partition."""
 
 log = logging.getLogger(__name__)
-
-
-class Wanted(NamedTuple):
-    partition: TopicPartition
-    leader_epoch: LeaderEpoch
-    fetch_offset: int
-    log_start_offset: int
-
-
-class Fetched(NamedTuple):
-    partition: TopicPartition
-    error: ErrorCode
-    high_watermark: int = -1
-    log_start_offset: int = -1
-    records: Buffer = b""
 
 
 class EpochAsked(NamedTuple):
@@ -75,7 +61,7 @@ class EpochAnswered(NamedTuple):
 class LeaderEndpoint(Protocol):
     """The leader's three APIs. Raises OSError when it cannot be reached; the next call connects again."""
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         """By long poll. Cancelled, it leaves no connection on which a late answer could be taken for another's."""
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]: ...
@@ -86,7 +72,7 @@ class LeaderEndpoint(Protocol):
     def close(self) -> None: ...
 
 
-class Stage(Enum):
+class FetchState(Enum):
     TRUNCATING = "truncating"
     FETCHING = "fetching"
 
@@ -97,7 +83,7 @@ class Following:
     log: Log
     leader_epoch: LeaderEpoch
     initial_offset: int
-    stage: Stage = Stage.TRUNCATING
+    state: FetchState = FetchState.TRUNCATING
     retry_at: float = 0.0
     failures: int = 0
     """In a row."""
@@ -117,7 +103,9 @@ class Fetcher:
         self,
         leader: BrokerId,
         endpoint: LeaderEndpoint,
+        *,
         clock: Clock,
+        max_bytes: int,
         backoff: float,
         quota: ReplicationQuota,
         on_append: Callable[[TopicPartition], None],
@@ -125,12 +113,13 @@ class Fetcher:
         self.leader = leader
         self._endpoint = endpoint
         self._clock = clock
+        self._max_bytes = max_bytes
         self._backoff = backoff
         self._quota = quota
         self._on_append = on_append
         self._following: dict[TopicPartition, Following] = {}
         self._changed = asyncio.Event()
-        self._poll: asyncio.Task[Sequence[Fetched]] | None = None
+        self._poll: asyncio.Task[Sequence[FetchResult]] | None = None
         self._poll_given_up = float("-inf")
         self._giving_up: asyncio.TimerHandle | None = None
         self.failed: dict[TopicPartition, None] = {}
@@ -138,9 +127,9 @@ class Fetcher:
     def __len__(self) -> int:
         return len(self._following)
 
-    def stage_of(self, partition: TopicPartition) -> Stage | None:
+    def state_of(self, partition: TopicPartition) -> FetchState | None:
         following = self._following.get(partition)
-        return None if following is None else following.stage
+        return None if following is None else following.state
 
     def add(self, partition: Partition) -> None:
         """Follow `partition` under its current leader epoch; once reconciled in an epoch it is not done again."""
@@ -165,7 +154,7 @@ class Fetcher:
         elif self._giving_up is None:
             self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up_poll, self._poll)
 
-    def _give_up_poll(self, poll: asyncio.Task[Sequence[Fetched]]) -> None:
+    def _give_up_poll(self, poll: asyncio.Task[Sequence[FetchResult]]) -> None:
         self._poll_given_up = self._clock.monotonic()
         poll.cancel()
 
@@ -207,9 +196,9 @@ class Fetcher:
                 self._delay(following)
             return False
 
-    def _ready(self, stage: Stage) -> list[Following]:
+    def _ready(self, state: FetchState) -> list[Following]:
         now = self._clock.monotonic()
-        return [f for f in self._following.values() if f.stage is stage and f.retry_at <= now and self._is_current(f)]
+        return [f for f in self._following.values() if f.state is state and f.retry_at <= now and self._is_current(f)]
 
     def _current(self, partition: TopicPartition, asked: dict[TopicPartition, Following]) -> Following | None:
         """The partition that an answer is about, unless it changed hands while we waited."""
@@ -227,7 +216,7 @@ class Fetcher:
     # --- truncation ---
 
     async def _truncate(self) -> bool:
-        ready = self._ready(Stage.TRUNCATING)
+        ready = self._ready(FetchState.TRUNCATING)
         for start in range(0, len(ready), PARTITIONS_PER_SLICE):
             await self._truncate_some(ready[start : start + PARTITIONS_PER_SLICE])
             await asyncio.sleep(0)
@@ -275,16 +264,17 @@ class Fetcher:
             self._on_error(following, error.code)
             return
         if done:
-            following.stage = Stage.FETCHING
+            following.state = FetchState.FETCHING
 
     # --- fetching ---
 
     async def _fetch(self) -> bool:
-        asked = {f.partition.topic_partition: f for f in self._within_quota(self._ready(Stage.FETCHING))}
+        asked = {f.partition.topic_partition: f for f in self._within_quota(self._ready(FetchState.FETCHING))}
         if not asked:
             return False
         wanted = [
-            Wanted(name, f.leader_epoch, f.log.log_end_offset, f.log.log_start_offset) for name, f in asked.items()
+            FetchPartition(name, f.log.log_end_offset, self._max_bytes, f.leader_epoch, f.log.log_start_offset)
+            for name, f in asked.items()
         ]
         offsets = {want.partition: want.fetch_offset for want in wanted}
         for count, fetched in enumerate(await self._long_poll(wanted), 1):
@@ -310,7 +300,7 @@ class Fetcher:
             following.retry_at = self._clock.monotonic() + self._backoff
         return [f for f in ready if f.retry_at <= self._clock.monotonic()]
 
-    async def _long_poll(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+    async def _long_poll(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         """Nothing when it was given up for the sake of a new partition; its connection is closed then."""
         self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
         try:
@@ -326,7 +316,7 @@ class Fetcher:
                 self._giving_up.cancel()
                 self._giving_up = None
 
-    def _append(self, following: Following, fetched: Fetched) -> None:
+    def _append(self, following: Following, fetched: FetchResult) -> None:
         name = following.partition.topic_partition
         try:
             if len(fetched.records):
@@ -344,7 +334,7 @@ class Fetcher:
             return
         except UnexpectedAppendOffset as error:  # the logs differ although the epochs agreed: reconcile again
             log.error("leader %d: %s", self.leader, error)
-            following.stage = Stage.TRUNCATING
+            following.state = FetchState.TRUNCATING
             self._delay(following)
             return
         following.failures = 0
@@ -382,54 +372,3 @@ class Fetcher:
         pause = min(self._backoff, FIRST_RETRY * 2.0 ** min(following.failures, 16))
         following.failures += 1
         following.retry_at = self._clock.monotonic() + pause
-
-
-class Fetchers:
-    """All fetchers of this broker: a partition is in the one of its leader."""
-
-    def __init__(
-        self,
-        endpoint: Callable[[BrokerId], LeaderEndpoint],
-        clock: Clock,
-        backoff: float,
-        quota: ReplicationQuota,
-        on_append: Callable[[TopicPartition], None],
-    ) -> None:
-        self._endpoint = endpoint
-        self._clock = clock
-        self._backoff = backoff
-        self._quota = quota
-        self._on_append = on_append
-        self._fetchers: dict[BrokerId, Fetcher] = {}
-        self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
-
-    def add(self, partitions: Iterable[Partition], tasks: asyncio.TaskGroup) -> None:
-        for partition in partitions:
-            leader = partition.leader
-            fetcher = self._fetchers.get(leader)
-            if fetcher is None:
-                endpoint = self._endpoint(leader)
-                fetcher = Fetcher(leader, endpoint, self._clock, self._backoff, self._quota, self._on_append)
-                self._fetchers[leader] = fetcher
-                self._tasks[leader] = tasks.create_task(fetcher.run(), name=f"fetcher-{leader}")
-            fetcher.add(partition)
-
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            for fetcher in self._fetchers.values():
-                fetcher.remove(partition)
-
-    def stop_idle(self) -> None:
-        for leader in [leader for leader, fetcher in self._fetchers.items() if not (len(fetcher) or fetcher.failed)]:
-            del self._fetchers[leader]
-            self._tasks.pop(leader).cancel()
-
-    def stop(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        self._fetchers.clear()
-        self._tasks.clear()
-
-    @property
-    def failed_count(self) -> int:
-        return sum(len(fetcher.failed) for fetcher in self._fetchers.values())

@@ -7,19 +7,27 @@ themselves. The address is looked up at each connect, because a leader that come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetched, Wanted
+from klamm.broker.fetcher import EpochAnswered, EpochAsked
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
-from klamm.model.ports import Clock, Network
+from klamm.model.ports import Ports
 from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
+from klamm.wire.by_topic import by_topic
 from klamm.wire.errors import ProtocolError
-from klamm.wire.fetch import FOLLOWER_VERSION, FetchPartition, decode_follower_response, encode_follower_request
+from klamm.wire.fetch import (
+    FOLLOWER_VERSION,
+    FetchPartition,
+    FetchResult,
+    decode_follower_response,
+    encode_follower_request,
+)
 from klamm.wire.messages import decode_response, encode_request, request_class
 
 EPOCHS_VERSION: Final = 3
@@ -34,36 +42,25 @@ class RemoteLeader:
         leader: BrokerId,
         me: BrokerId,
         config: BrokerConfig,
-        network: Network,
-        clock: Clock,
+        ports: Ports,
         find: Callable[[BrokerId], Endpoint | None],
     ) -> None:
         self._leader = leader
         self._me = me
         self._config = config
-        self._network = network
-        self._clock = clock
+        self._ports = ports
         self._find = find
         self._connection: BrokerConnection | None = None
         self._timeout = config.replica_socket_timeout_ms / 1000
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         config = self._config
         body = encode_follower_request(
             replica_id=self._me,
             max_wait_ms=config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
-            partitions=[
-                FetchPartition(
-                    want.partition,
-                    want.fetch_offset,
-                    config.replica_fetch_max_bytes,
-                    want.leader_epoch,
-                    want.log_start_offset,
-                )
-                for want in sorted(wanted)
-            ],
+            partitions=sorted(wanted),
         )
         answer = await self._request(ApiKey.FETCH, FOLLOWER_VERSION, body)
         try:
@@ -71,28 +68,27 @@ class RemoteLeader:
         except ProtocolError as malformed:
             raise ConnectionError(f"leader {self._leader}: {malformed}") from malformed
         if error is not ErrorCode.NONE:
-            return [Fetched(want.partition, error) for want in wanted]
-        return [
-            Fetched(result.partition, result.error, result.high_watermark, result.log_start_offset, result.records)
-            for result in results
-        ]
+            return [FetchResult(want.partition, error) for want in wanted]
+        return results
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]:
         cls = request_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
         topic_class = cls.OffsetForLeaderTopic
-        topics: dict[str, list[Any]] = {}
-        for question in sorted(asked):
-            topics.setdefault(question.partition.topic, []).append(
-                topic_class.OffsetForLeaderPartition(
-                    partition=question.partition.partition,
-                    current_leader_epoch=question.current_leader_epoch,
-                    leader_epoch=question.epoch,
-                )
+        topics = [
+            topic_class(
+                topic=topic,
+                partitions=[
+                    topic_class.OffsetForLeaderPartition(
+                        partition=question.partition.partition,
+                        current_leader_epoch=question.current_leader_epoch,
+                        leader_epoch=question.epoch,
+                    )
+                    for question in questions
+                ],
             )
-        request = cls(
-            replica_id=self._me,
-            topics=[topic_class(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
-        )
+            for topic, questions in by_topic(sorted(asked), attrgetter("partition")).items()
+        ]
+        request = cls(replica_id=self._me, topics=topics)
         answer = await self._message(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCHS_VERSION, request)
         return [
             EpochAnswered(
@@ -141,7 +137,7 @@ class RemoteLeader:
         if endpoint is None:
             raise ConnectionError(f"broker {self._leader} is not known to be alive")
         client_id = f"broker-{self._me}-fetcher"
-        connection = BrokerConnection(self._network, endpoint.host, endpoint.port, client_id, self._clock)
+        connection = BrokerConnection(self._ports.network, endpoint.host, endpoint.port, client_id, self._ports.clock)
         await connection.connect(self._timeout)
         return connection
 

@@ -11,22 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from klamm.model.brokers import Broker, Endpoint
-from klamm.model.ids import LEADER_DURING_DELETE, NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from klamm.model.control import MetadataUpdate, PartitionMetadata
+from klamm.model.ids import LEADER_DURING_DELETE, NO_LEADER, BrokerId, TopicPartition
 from klamm.model.requests import ClientConnection
 
 TOPICS_PER_SLICE: Final = 50
 """Applied without giving way; with 1,000 topics of 100 partitions a slice stays below 10 ms."""
-
-
-class PartitionMetadata(NamedTuple):
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    isr: tuple[BrokerId, ...]
-    replicas: tuple[BrokerId, ...]
-    offline_replicas: tuple[BrokerId, ...]
 
 
 TopicMetadata = Mapping[int, PartitionMetadata]
@@ -75,14 +68,10 @@ class MetadataCache:
 
     # --- updates ---
 
-    async def update(
-        self,
-        controller_id: BrokerId,
-        brokers: Sequence[Broker],
-        topics: Sequence[tuple[str, Sequence[tuple[int, PartitionMetadata]]]],
-    ) -> list[TopicPartition]:
+    async def update(self, update: MetadataUpdate) -> list[TopicPartition]:
         """Apply one UpdateMetadata; returns the partitions that are gone. The caller lets in one at a time."""
-        self.brokers = {broker.id: broker for broker in sorted(brokers, key=attrgetter("id"))}
+        topics, controller_id = update.topics, update.sender.controller_id
+        self.brokers = {broker.id: broker for broker in sorted(update.brokers, key=attrgetter("id"))}
         self.controller_id = controller_id if controller_id >= 0 else None
         gone: list[TopicPartition] = []
         for start in range(0, len(topics), TOPICS_PER_SLICE):

@@ -10,27 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
 
 from klamm.broker import isr as rules
 from klamm.broker.isr import Follower
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.log.log import Log
 from klamm.log.log_results import AppendInfo, ReadResult
+from klamm.model.control import PartitionOrder
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.partition import Assignment
 from klamm.model.ports import Buffer, Clock
-
-
-class PartitionOrder(NamedTuple):
-    """What one entry of a LeaderAndIsr request says."""
-
-    partition: TopicPartition
-    state: LeaderAndIsr
-    zk_version: int
-    assignment: Assignment
-    is_new: bool = False
 
 
 class Bound(Enum):

@@ -17,7 +17,7 @@ class _Counted(NamedTuple):
     reassigning: bool
 
 
-class Tallies:
+class PartitionGauges:
     def __init__(self) -> None:
         self._counted: dict[TopicPartition, _Counted] = {}
         self.leaders = 0

@@ -21,20 +21,12 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.requests import ClientConnection
+from klamm.wire.fetch import FetchPartition, FetchResult
 
 CONSUMER: Final = BrokerId(-1)
 VERSION_FROM_FOLLOWERS: Final = 11
 """From this version a consumer may read from any replica (KIP-392)."""
 VERSION_FIRST_BATCH_WHOLE: Final = 3
-
-
-class FetchEntry(NamedTuple):
-    partition: TopicPartition
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = NO_EPOCH
-    log_start_offset: int = -1
-    """The follower's; -1 from consumers."""
 
 
 class FetchQuery(NamedTuple):
@@ -60,17 +52,6 @@ class FetchQuery(NamedTuple):
         return self.from_follower or self.version < VERSION_FROM_FOLLOWERS
 
 
-class ReadPartition(NamedTuple):
-    partition: TopicPartition
-    error: ErrorCode
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted: list[AbortedTransaction] | None = None
-    """None unless read_committed: an empty list means "asked, none"."""
-    records: Buffer = b""
-
-
 class Reads:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
@@ -81,10 +62,10 @@ class Reads:
     async def fetch(
         self,
         query: FetchQuery,
-        entries: Sequence[FetchEntry],
-        refused: Sequence[ReadPartition] = (),
+        entries: Sequence[FetchPartition],
+        refused: Sequence[FetchResult] = (),
         client: ClientConnection | None = None,
-    ) -> list[ReadPartition]:
+    ) -> list[FetchResult]:
         """`refused` are partitions that the API checks turned down: they neither end the wait nor shorten it."""
         results = self._read_all(query, entries)
         if query.from_follower:
@@ -98,7 +79,7 @@ class Reads:
         self._count(query, results)
         return [*results, *refused]
 
-    def _count(self, query: FetchQuery, results: Sequence[ReadPartition]) -> None:
+    def _count(self, query: FetchQuery, results: Sequence[FetchResult]) -> None:
         size = sum(len(result.records) for result in results)
         self.failed_requests += sum(result.error is not ErrorCode.NONE for result in results)
         if query.from_follower:
@@ -107,7 +88,7 @@ class Reads:
         else:
             self.bytes_out += size
 
-    def _charge(self, results: Sequence[ReadPartition]) -> None:
+    def _charge(self, results: Sequence[FetchResult]) -> None:
         """To the quota of leaders, what throttled partitions gave."""
         for result in results:
             if len(result.records) and self._is_throttled(self._replicas.partitions[result.partition]):
@@ -115,7 +96,7 @@ class Reads:
 
     # --- reading ---
 
-    def _log_for(self, query: FetchQuery, entry: FetchEntry) -> tuple[Partition, Log]:
+    def _log_for(self, query: FetchQuery, entry: FetchPartition) -> tuple[Partition, Log]:
         partition = self._replicas.partition(entry.partition)
         log = partition.local_log(entry.current_leader_epoch, leader_only=query.leader_only)
         if query.from_follower and query.replica_id not in partition.followers:
@@ -124,7 +105,7 @@ class Reads:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, log
 
-    def _read_all(self, query: FetchQuery, entries: Sequence[FetchEntry]) -> list[ReadPartition]:
+    def _read_all(self, query: FetchQuery, entries: Sequence[FetchPartition]) -> list[FetchResult]:
         left = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
         nothing_yet = query.version >= VERSION_FIRST_BATCH_WHOLE
         results = []
@@ -136,19 +117,19 @@ class Reads:
             results.append(result)
         return results
 
-    def _read(self, query: FetchQuery, entry: FetchEntry, max_bytes: int, at_least_one: bool) -> ReadPartition:
+    def _read(self, query: FetchQuery, entry: FetchPartition, max_bytes: int, at_least_one: bool) -> FetchResult:
         try:
             partition, log = self._log_for(query, entry)
             at_end = entry.fetch_offset == partition.bound(log, query.bound)  # most partitions of most fetches
             if at_end or self._is_held_back(query, partition):
-                return _read_partition(entry.partition, log, b"", [] if query.read_committed else None)
+                return _result(entry.partition, log, b"", [] if query.read_committed else None)
             read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
             aborted = None
             if query.read_committed and not query.from_follower:
                 aborted = log.aborted_transactions(entry.fetch_offset, read.next_offset) if read.records else []
-            return _read_partition(entry.partition, log, read.records, aborted)
+            return _result(entry.partition, log, read.records, aborted)
         except KafkaError as error:
-            return ReadPartition(entry.partition, error.code)
+            return FetchResult(entry.partition, error.code)
 
     def _is_held_back(self, query: FetchQuery, partition: Partition) -> bool:
         """A throttled follower that is not in sync gets nothing while the quota is exceeded."""
@@ -166,7 +147,7 @@ class Reads:
         throttled = partition.log.config.leader_replication_throttled_replicas
         return is_named(throttled, partition.topic_partition.partition, self._replicas.me)
 
-    def _record(self, broker: BrokerId, entries: Sequence[FetchEntry], results: Sequence[ReadPartition]) -> None:
+    def _record(self, broker: BrokerId, entries: Sequence[FetchPartition], results: Sequence[FetchResult]) -> None:
         for entry, result in zip(entries, results, strict=True):
             if result.error is ErrorCode.NONE:
                 partition = self._replicas.partitions[entry.partition]
@@ -175,13 +156,13 @@ class Reads:
 
     # --- waiting ---
 
-    def _is_enough(self, query: FetchQuery, results: Sequence[ReadPartition]) -> bool:
+    def _is_enough(self, query: FetchQuery, results: Sequence[FetchResult]) -> bool:
         if query.max_wait_ms <= 0 or any(result.error is not ErrorCode.NONE for result in results):
             return True
         return sum(len(result.records) for result in results) >= query.min_bytes
 
     def _is_over(
-        self, query: FetchQuery, entries: Mapping[TopicPartition, FetchEntry], changed: TopicPartition | None
+        self, query: FetchQuery, entries: Mapping[TopicPartition, FetchPartition], changed: TopicPartition | None
     ) -> bool:
         """Asked for each change of one of the partitions: as long as one byte is enough, that one alone decides."""
         candidates = entries.values() if changed is None else (entries[changed],)
@@ -189,7 +170,7 @@ class Reads:
             return False
         return query.min_bytes <= 1 or self._is_enough(query, self._read_all(query, list(entries.values())))
 
-    def _has_news(self, query: FetchQuery, entry: FetchEntry) -> bool:
+    def _has_news(self, query: FetchQuery, entry: FetchPartition) -> bool:
         """Something to read, or an error to tell."""
         try:
             partition, log = self._log_for(query, entry)
@@ -201,10 +182,8 @@ class Reads:
         return entry.fetch_offset != end and (entry.fetch_offset < end or entry.fetch_offset > log.log_end_offset)
 
 
-def _read_partition(
-    name: TopicPartition, log: Log, records: Buffer, aborted: list[AbortedTransaction] | None
-) -> ReadPartition:
-    return ReadPartition(
+def _result(name: TopicPartition, log: Log, records: Buffer, aborted: list[AbortedTransaction] | None) -> FetchResult:
+    return FetchResult(
         name,
         ErrorCode.NONE,
         log.high_watermark,

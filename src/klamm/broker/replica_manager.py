@@ -13,22 +13,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from klamm.broker.fetcher import Fetchers, LeaderEndpoint
+from klamm.broker.fetcher import Fetcher, LeaderEndpoint
+from klamm.broker.fetchers import Fetchers
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
-from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
-from klamm.broker.partition import Partition, PartitionOrder
-from klamm.broker.partition_gauges import Tallies
+from klamm.broker.metadata_cache import MetadataCache
+from klamm.broker.partition import Partition
+from klamm.broker.partition_gauges import PartitionGauges
 from klamm.broker.purgatory import Purgatory
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import validate_name
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
-from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig
+from klamm.model.control import ControlAnswer, MetadataUpdate, PartitionOrder, Sender, StopOrder
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.events import StateChange
 from klamm.model.ids import (
@@ -37,9 +38,7 @@ from klamm.model.ids import (
     NO_EPOCH,
     NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
-    BrokerEpoch,
     BrokerId,
-    ControllerEpoch,
     TopicPartition,
 )
 from klamm.model.ports import Clock, CreateMode, EventSink, ZooKeeper
@@ -52,28 +51,6 @@ SILENCE_SHARE: Final = 2 / 3
 log = logging.getLogger(__name__)
 
 _Order = TypeVar("_Order")
-
-
-class Sender(NamedTuple):
-    """Head of a control request."""
-
-    controller_id: BrokerId
-    controller_epoch: ControllerEpoch
-    broker_epoch: BrokerEpoch
-    """Of the receiver, as the sender knows it."""
-
-
-class StopOrder(NamedTuple):
-    partition: TopicPartition
-    leader_epoch: int
-    delete: bool
-
-
-class Answer(NamedTuple):
-    """Of LeaderAndIsr and StopReplica: the whole request's error, then each partition's."""
-
-    error: ErrorCode
-    partitions: dict[TopicPartition, ErrorCode]
 
 
 class ReplicaManager:
@@ -103,7 +80,7 @@ class ReplicaManager:
         self.controller_epoch = INITIAL_CONTROLLER_EPOCH
         self.is_shutting_down = False
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.tallies = Tallies()
+        self.gauges = PartitionGauges()
         self.waiting_produces = Purgatory()
         self.waiting_fetches = Purgatory()
         self.leader_quota = ReplicationQuota(clock)
@@ -112,10 +89,21 @@ class ReplicaManager:
         self._orders = asyncio.Lock()
         self._notifications = IsrNotifications(zk, clock)
         self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
-        backoff = config.replica_fetch_backoff_ms / 1000
-        self.fetchers = Fetchers(endpoint, clock, backoff, self.follower_quota, self.moved)
+        self._endpoint = endpoint
+        self.fetchers = Fetchers(self._fetcher_for)
         self._tasks: asyncio.TaskGroup | None = None
         self._has_orders = asyncio.Event()
+
+    def _fetcher_for(self, leader: BrokerId) -> Fetcher:
+        return Fetcher(
+            leader,
+            self._endpoint(leader),
+            clock=self.clock,
+            max_bytes=self.config.replica_fetch_max_bytes,
+            backoff=self.config.replica_fetch_backoff_ms / 1000,
+            quota=self.follower_quota,
+            on_append=self.moved,
+        )
 
     # --- life ---
 
@@ -205,7 +193,7 @@ class ReplicaManager:
     def _isr_settled(self, partition: Partition, before: tuple[BrokerId, ...]) -> None:
         cause = "isr-shrink" if len(partition.isr) < len(before) else "isr-expand"
         self._events.emit([self._change(partition, "leader", cause)])
-        self.tallies.update(partition)
+        self.gauges.update(partition)
         partition.maybe_increment_high_watermark()
         self.moved(partition.topic_partition)
 
@@ -276,25 +264,20 @@ class ReplicaManager:
 
     # --- UpdateMetadata ---
 
-    async def update_metadata(
-        self,
-        sender: Sender,
-        brokers: Sequence[Broker],
-        topics: Sequence[tuple[str, Sequence[tuple[int, PartitionMetadata]]]],
-    ) -> ErrorCode:
+    async def update_metadata(self, update: MetadataUpdate) -> ErrorCode:
         async with self._orders:
-            error = self._fence(sender)
+            error = self._fence(update.sender)
             if error is ErrorCode.NONE:
-                await self.metadata.update(sender.controller_id, brokers, topics)
+                await self.metadata.update(update)
             return error
 
     # --- LeaderAndIsr ---
 
-    async def leader_and_isr(self, sender: Sender, orders: Sequence[PartitionOrder]) -> Answer:
+    async def leader_and_isr(self, sender: Sender, orders: Sequence[PartitionOrder]) -> ControlAnswer:
         async with self._orders:
             error = self._fence(sender)
             if error is not ErrorCode.NONE:
-                return Answer(error, {order.partition: error for order in orders})
+                return ControlAnswer(error, {order.partition: error for order in orders})
             answers: dict[TopicPartition, ErrorCode] = {}
             accepted: list[PartitionOrder] = []
             for chunk in _slices(orders):
@@ -312,7 +295,7 @@ class ReplicaManager:
                 self.fetchers.add(followers, self._tasks)
             self.fetchers.stop_idle()
             self._has_orders.set()
-            return Answer(ErrorCode.NONE, answers)
+            return ControlAnswer(ErrorCode.NONE, answers)
 
     def _judge(self, order: PartitionOrder) -> ErrorCode:
         if self.logs.is_offline(order.partition):
@@ -395,9 +378,9 @@ class ReplicaManager:
                 level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
                 log.log(level, "%s: leader %d is not alive, nobody to follow", order.partition, order.state.leader)
                 partition.log = opened
-                self.tallies.update(partition)
+                self.gauges.update(partition)
                 continue
-            self.tallies.update(partition)
+            self.gauges.update(partition)
             changes.append(self._change(partition, before, cause))
         self._events.emit(changes)
         for order in orders:
@@ -412,11 +395,11 @@ class ReplicaManager:
 
     # --- StopReplica ---
 
-    async def stop_replica(self, sender: Sender, orders: Sequence[StopOrder]) -> Answer:
+    async def stop_replica(self, sender: Sender, orders: Sequence[StopOrder]) -> ControlAnswer:
         async with self._orders:
             error = self._fence(sender)
             if error is not ErrorCode.NONE:
-                return Answer(error, {})
+                return ControlAnswer(error, {})
             answers = {order.partition: self._judge_stop(order) for order in orders}
             accepted = [order for order in orders if answers[order.partition] is ErrorCode.NONE]
             self.fetchers.remove(order.partition for order in accepted)  # before any deletion: KAFKA-10371
@@ -429,7 +412,7 @@ class ReplicaManager:
             if any(order.delete for order in accepted) and self._has_orders.is_set():
                 self.logs.checkpoint_high_watermarks()  # once per request: KAFKA-10002
             self.fetchers.stop_idle()
-            return Answer(ErrorCode.NONE, answers)
+            return ControlAnswer(ErrorCode.NONE, answers)
 
     def _judge_stop(self, order: StopOrder) -> ErrorCode:
         if self.logs.is_offline(order.partition):
@@ -446,7 +429,7 @@ class ReplicaManager:
         if partition is not None:
             before = role_of(partition)
             partition.log = None
-            self.tallies.update(partition)
+            self.gauges.update(partition)
             change = self._change(partition, before, f"stop-replica from controller {sender.controller_id}")
             self._events.emit([change])
         if self.logs.get(name) is None:

@@ -15,16 +15,3 @@ class Quotas(Protocol):
 class Unlimited:
     def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
         return 0
-
-
-class Muting:
-    """Quotas that also tell the connection: it is not read for as long as the answer says (KIP-219)."""
-
-    def __init__(self, quotas: Quotas) -> None:
-        self._quotas = quotas
-
-    def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
-        throttle_ms = self._quotas.throttle(context, api, size_bytes)
-        if context.connection is not None:
-            context.connection.throttle_ms = max(context.connection.throttle_ms, throttle_ms)
-        return throttle_ms

@@ -72,13 +72,11 @@ class BrokerServer:
                 register.again,
             )
             broker = Broker(
-                self.id,
-                cluster_id,
-                self.config,
-                clock=self._ports.clock,
-                random=self._ports.random,
+                broker_id=self.id,
+                cluster_id=cluster_id,
+                config=self.config,
+                ports=self._ports,
                 zk=zk,
-                network=self._ports.network,
                 logs=logs,
                 events=events,
                 metrics=self.metrics,

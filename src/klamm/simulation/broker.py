@@ -32,10 +32,10 @@ from klamm.model.requests import RequestContext
 from klamm.simulation.checker import Checker
 from klamm.simulation.healed import Metadata
 from klamm.simulation.invariants import RequestEpochs, without_controller_epoch
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
 from klamm.wire.errors import CloseConnection, ProtocolError
-from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.messages import decode_request, encode_response, response_class
 from klamm.wire.server_connection import RequestHeader
 
 
@@ -117,12 +117,12 @@ class SimulatedBroker:
             if api_key is ApiKey.UPDATE_METADATA:
                 self._learn(request)
             elif api_key is ApiKey.LEADER_AND_ISR:
-                entry = control.LeaderAndIsrResponse.PartitionError
-                codes = [self._follow_order(topic, state) for topic, state in control.iter_partition_states(request)]
+                entry = response_class(ApiKey.LEADER_AND_ISR).PartitionError
+                codes = [self._follow_order(topic, state) for topic, state in iter_partition_states(request)]
                 response.partition_errors = [_answer(entry, name, code) for name, code in codes]
             else:
-                entry = control.StopReplicaResponse.PartitionError
-                stops = [(name, self._stop(name, e, d)) for name, e, d in control.iter_stopped_replicas(request)]
+                entry = response_class(ApiKey.STOP_REPLICA).PartitionError
+                stops = [(name, self._stop(name, e, d)) for name, e, d in iter_stopped_replicas(request)]
                 response.partition_errors = [_answer(entry, name, code) for name, code in stops]
         return response
 
@@ -141,7 +141,7 @@ class SimulatedBroker:
 
     def _learn(self, request: Any) -> None:
         self._alive = frozenset(BrokerId(broker.id) for broker in request.live_brokers)
-        for topic, entry in control.iter_partition_states(request):
+        for topic, entry in iter_partition_states(request):
             name = TopicPartition(topic, entry.partition_index)
             if entry.leader == LEADER_DURING_DELETE:
                 self._metadata.pop(name, None)
@@ -195,7 +195,7 @@ def _answer(entry: Any, name: TopicPartition, code: ErrorCode) -> Any:
 
 
 _OBEYED: dict[ApiKey, Any] = {
-    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
-    ApiKey.STOP_REPLICA: control.StopReplicaResponse,
-    ApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+    ApiKey.LEADER_AND_ISR: response_class(ApiKey.LEADER_AND_ISR),
+    ApiKey.STOP_REPLICA: response_class(ApiKey.STOP_REPLICA),
+    ApiKey.UPDATE_METADATA: response_class(ApiKey.UPDATE_METADATA),
 }

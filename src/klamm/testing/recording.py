@@ -16,9 +16,9 @@ from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.model.ports import Buffer, Clock, Create, CreateMode, Delete, Network, Set, Stat
 from klamm.model.requests import RequestContext
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
+from klamm.wire.messages import decode_request, encode_response, response_class
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import broker_id
@@ -82,13 +82,13 @@ class RecordingBroker(StubBroker):
 
     def _answer(self, api_key: ApiKey, request: object) -> object:
         if api_key is ApiKey.UPDATE_METADATA:
-            return control.UpdateMetadataResponse(error_code=0)
+            return response_class(ApiKey.UPDATE_METADATA)(error_code=0)
         if api_key is ApiKey.STOP_REPLICA:
-            cls = control.StopReplicaResponse
-            answered = {name: ErrorCode.NONE for name, _, _ in control.iter_stopped_replicas(request)}
+            cls = response_class(ApiKey.STOP_REPLICA)
+            answered = {name: ErrorCode.NONE for name, _, _ in iter_stopped_replicas(request)}
         else:
-            cls = control.LeaderAndIsrResponse
-            told = [TopicPartition(topic, s.partition_index) for topic, s in control.iter_partition_states(request)]
+            cls = response_class(ApiKey.LEADER_AND_ISR)
+            told = [TopicPartition(topic, s.partition_index) for topic, s in iter_partition_states(request)]
             answered = {name: self._error(name) for name in told}
         errors = [
             cls.PartitionError(topic_name=topic, partition_index=partition, error_code=int(error))

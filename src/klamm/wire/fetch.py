@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
+from klamm.wire.by_topic import by_topic
 from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
 
 FOLLOWER_VERSION: Final = 11
@@ -27,11 +28,14 @@ _PARTITION_BYTES_MIN = 16
 
 
 class FetchPartition(NamedTuple):
+    """One partition of a request."""
+
     partition: TopicPartition
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = NO_EPOCH
     log_start_offset: int = -1
+    """The follower's; -1 from consumers."""
 
 
 class FetchRequest(NamedTuple):
@@ -47,13 +51,16 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResult(NamedTuple):
+    """One partition of an answer."""
+
     partition: TopicPartition
     error: ErrorCode
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
-    """(producer id, first offset); None unless the reader asked for committed records only."""
+    """(producer id, first offset) of aborted transactions. None unless the reader asked for committed records only; an
+    empty list means that there are none."""
     records: Buffer = b""
 
 
@@ -89,13 +96,13 @@ def _skip_forgotten(cursor: Cursor) -> None:
 def encode_response(
     version: int, results: Iterable[FetchResult], *, throttle_ms: int = 0, error: ErrorCode = ErrorCode.NONE
 ) -> list[Buffer]:
-    topics = [(topic, list(group)) for topic, group in groupby(results, key=lambda result: result.partition.topic)]
+    topics = by_topic(results, attrgetter("partition"))
     head = INT32.pack(throttle_ms)
     if version >= 7:
         head += INT16.pack(error) + INT32.pack(0)  # session id 0: no session
     chunks: list[Buffer] = []
     head += INT32.pack(len(topics))
-    for topic, group in topics:
+    for topic, group in topics.items():
         head += string(topic) + INT32.pack(len(group))
         for result in group:
             head += _encode_partition(version, result)
@@ -124,15 +131,15 @@ def _encode_partition(version: int, result: FetchResult) -> bytes:
 def encode_follower_request(
     *, replica_id: int, max_wait_ms: int, min_bytes: int, max_bytes: int, partitions: Sequence[FetchPartition]
 ) -> list[bytes]:
-    """Version 11, without a session. Partitions grouped by topic."""
-    topics = [(topic, list(group)) for topic, group in groupby(partitions, key=lambda entry: entry.partition.topic)]
+    """Version 11, without a session."""
+    topics = by_topic(partitions, attrgetter("partition"))
     chunks = [
         _WAIT.pack(replica_id, max_wait_ms, min_bytes, max_bytes),
         b"\x00",  # read_uncommitted: a follower copies everything
         _EPOCHLESS_SESSION,
         INT32.pack(len(topics)),
     ]
-    for topic, group in topics:
+    for topic, group in topics.items():
         chunks += [string(topic), INT32.pack(len(group))]
         chunks += [
             _FOLLOWER_PARTITION.pack(

@@ -1,29 +1,40 @@
 """Requests and responses as objects: kafka-python's classes for the client APIs, ours for the control ones.
 
-Decoding is safe for bytes from strangers: `klamm.wire.bounds` walks them first. Hot APIs do not come through here:
-Produce and Fetch have codecs of their own (`produce`, `fetch`), large control requests `control_encoders`.
+This module alone imports kafka-python (`klamm.wire.kafka_python` prepares the import), and everything else asks it for
+classes by API key. Decoding is safe for bytes from strangers: `klamm.wire.bounds` walks them first. Hot APIs do not
+come through here: Produce and Fetch have codecs of their own (`produce`, `fetch`), and so have the control requests
+(`control`).
 """
 
 from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from types import new_class
+from typing import Any, Final
 
-from klamm.model.errors import ErrorCode
 from klamm.model.ports import Buffer
-from klamm.wire import control
-from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.apis import APIS, CONTROL_APIS
 from klamm.wire.bounds import BoundsCheck
 from klamm.wire.errors import ProtocolError
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # see klamm.wire.control
-    from kafka.protocol import admin, consumer, metadata, producer, sasl
+SCHEMAS: Final = "klamm.wire.control.schemas"
 
-_PACKAGES = (control, producer, consumer, metadata, admin, sasl)
+with warnings.catch_warnings():
+    # kafka-python 3.0 reads its schema files by a call that Python 3.11 deprecates. Where warnings are errors, the
+    # import would fail.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, consumer, metadata, producer, sasl
+    from kafka.protocol.api_message import ApiMessage
+
+    _CONTROL: Final = {
+        name: new_class(name, (ApiMessage,), {"load_json": SCHEMAS})
+        for key in CONTROL_APIS
+        for name in (f"{APIS[key].name}Request", f"{APIS[key].name}Response")
+    }
+
+_PACKAGES: Final = (producer, consumer, metadata, admin, sasl)
 
 
 @cache
@@ -56,18 +67,9 @@ def encode_response(message: Any, version: int) -> bytes:
     return _encode(message, version)
 
 
-def unsupported_api_versions_body() -> bytes:
-    """Answer to ApiVersions in a version that we do not speak: always in version 0's form, with error 35 and only its
-    own range, so that the client comes back with a version of that (broker 5.3)."""
-    api = APIS[ApiKey.API_VERSIONS]
-    return api_versions_v0_body(ErrorCode.UNSUPPORTED_VERSION, [(api.key, api.min_version, api.max_version)])
-
-
-def api_versions_v0_body(error: ErrorCode, ranges: Sequence[tuple[int, int, int]]) -> bytes:
-    return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
-
-
 def _class_named(name: str) -> Any:
+    if name in _CONTROL:
+        return _CONTROL[name]
     for package in _PACKAGES:
         found = getattr(package, name, None)
         if found is not None:

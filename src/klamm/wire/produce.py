@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -18,6 +18,7 @@ from klamm.wire.batch import (
     MAGIC_POSITION,
     corrupt,
 )
+from klamm.wire.by_topic import by_topic
 from klamm.wire.compression import Codec
 from klamm.wire.cursor import INT32, INT64, Cursor, nullable_string, string
 from klamm.wire.errors import ProtocolError
@@ -110,9 +111,9 @@ def _whole_batch(records: memoryview, position: int) -> int | KafkaError:
 
 
 def encode_response(version: int, results: Iterable[ProduceResult], throttle_ms: int = 0) -> list[bytes]:
-    topics = [(topic, list(group)) for topic, group in groupby(results, key=lambda result: result.partition.topic)]
+    topics = by_topic(results, attrgetter("partition"))
     chunks = [INT32.pack(len(topics))]
-    for topic, group in topics:
+    for topic, group in topics.items():
         chunks += [string(topic), INT32.pack(len(group))]
         chunks += [_encode_partition(version, result) for result in group]
     if version >= 1:
@@ -137,11 +138,11 @@ def _encode_partition(version: int, result: ProduceResult) -> bytes:
 def encode_request(
     version: int, *, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, bytes]]
 ) -> list[bytes]:
-    """A client's side, for benchmarks and tests: entries grouped by topic."""
+    """The client's side, for benchmarks and tests."""
     chunks = [nullable_string(None)] if version >= FIRST_WITH_TRANSACTIONAL_ID else []
-    topics = [(topic, list(group)) for topic, group in groupby(entries, key=lambda entry: entry[0].topic)]
+    topics = by_topic(entries, itemgetter(0))
     chunks += [_ACKS_TIMEOUT.pack(acks, timeout_ms), INT32.pack(len(topics))]
-    for topic, group in topics:
+    for topic, group in topics.items():
         chunks += [string(topic), INT32.pack(len(group))]
         for partition, records in group:
             chunks += [INT32.pack(partition.partition), INT32.pack(len(records)), records]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.partition import Partition, PartitionOrder
+from klamm.broker.partition import Partition
 from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.config import TopicConfig
+from klamm.model.control import PartitionOrder
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from klamm.broker import fetcher
-from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetched, Fetcher, Stage, Wanted
+from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetcher, FetchState
 from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.truncation import Truncation, truncation
@@ -17,6 +17,7 @@ from klamm.log.leader_epochs import UNDEFINED, EpochEndOffset
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
+from klamm.wire.fetch import FetchPartition, FetchResult
 
 TP = TopicPartition("orders", 0)
 
@@ -50,25 +51,25 @@ class FakeLeader:
             answers.append(EpochAnswered(question.partition, error, UNDEFINED if error else end))
         return answers
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         if self.unreachable:
             raise ConnectionResetError("gone")
         self.fetches += 1
         self.on_fetch()
         fetched = []
         for want in wanted:
-            error = self._fence(want.leader_epoch)
+            error = self._fence(want.current_leader_epoch)
             if error is ErrorCode.NONE:
                 try:
                     read = self.log.read(want.fetch_offset, 100, upper_bound=1000, at_least_one=False)
                 except KafkaError as refused:
                     error = refused.code
             if error is ErrorCode.NONE:
-                fetched.append(
-                    Fetched(want.partition, error, self.log.high_watermark, self.log.log_start_offset, read.records)
-                )
+                high_watermark, start = self.log.high_watermark, self.log.log_start_offset
+                found = FetchResult(want.partition, error, high_watermark, log_start_offset=start, records=read.records)
             else:
-                fetched.append(Fetched(want.partition, error))
+                found = FetchResult(want.partition, error)
+            fetched.append(found)
         return fetched
 
     async def log_ends(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> tuple[int, int]:
@@ -88,7 +89,15 @@ class Pair:
         self.order = make_order
         self.woken: list[TopicPartition] = []
         self.quota = ReplicationQuota(clock)
-        self.fetcher = Fetcher(BrokerId(2), leader, clock, 1.0, self.quota, self.woken.append)
+        self.fetcher = Fetcher(
+            BrokerId(2),
+            leader,
+            clock=clock,
+            max_bytes=1 << 20,
+            backoff=1.0,
+            quota=self.quota,
+            on_append=self.woken.append,
+        )
 
     def follow(self, epoch: int) -> None:
         self.partition.make_follower(self.order(leader=2, epoch=epoch), self.log)
@@ -144,7 +153,7 @@ async def test_follower_ahead_of_the_leader_waits_in_truncation(pair: Pair) -> N
     pair.leader.log.fill(0, 0)
     pair.follow(3)
     await pair.steps(1)
-    assert pair.fetcher.stage_of(TP) is Stage.TRUNCATING
+    assert pair.fetcher.state_of(TP) is FetchState.TRUNCATING
     assert pair.leader.fetches == 0
     pair.leader.epoch = 3
     await pair.steps(1)
@@ -267,7 +276,7 @@ async def test_a_new_partition_does_not_wait_for_the_long_poll(
     polls: list[list[TopicPartition]] = []
     given_up = 0
 
-    async def long_poll(wanted: Sequence[Wanted]) -> Sequence[Fetched]:
+    async def long_poll(wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         nonlocal given_up
         polls.append([want.partition for want in wanted])
         try:

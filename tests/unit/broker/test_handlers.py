@@ -13,22 +13,24 @@ import pytest
 from klamm.broker.appends import Appends
 from klamm.broker.handlers.dispatch import Dispatcher, served
 from klamm.broker.handlers.services import Services
-from klamm.broker.metadata_cache import MetadataCache, PartitionMetadata
+from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.reads import Reads
-from klamm.broker.replica_manager import ReplicaManager, Sender
+from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig, TopicConfig
+from klamm.model.control import MetadataUpdate, PartitionMetadata, Sender
 from klamm.model.errors import ErrorCode, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from klamm.model.requests import ANONYMOUS, RequestContext
+from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
 from klamm.security.authorizer import AllowAll, Operation
-from klamm.security.quotas import Unlimited
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.wire.produce import encode_request as encode_produce
+from klamm.wire.records import Record, build_batch
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.znodes import broker_id, delete_topics, producer_id_block, topic
 
@@ -61,6 +63,18 @@ class Events:
     def emit(self, records: Any) -> None: ...
 
 
+class MeteredQuotas:
+    """Throttles by the size that it is told, and remembers each charge."""
+
+    def __init__(self) -> None:
+        self.charged: list[tuple[str, int]] = []
+        self.throttle_ms = 0
+
+    def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
+        self.charged.append((api, size_bytes))
+        return self.throttle_ms
+
+
 class OneBroker:
     """Broker 1 of a cluster 1, 2; `told` is its UpdateMetadata."""
 
@@ -69,6 +83,7 @@ class OneBroker:
         self.logs = logs
         self.controller = Controller()
         self.guard = Guard()
+        self.quotas = MeteredQuotas()
         config = BrokerConfig(broker_id=1, inter_broker_listener_name="INTERNAL", num_partitions=2)
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(
@@ -98,8 +113,8 @@ class OneBroker:
                 producer_ids=ProducerIds(zk, BrokerId(1)),
                 controller=self.controller,
                 authorizer=self.guard,
-                quotas=Unlimited(),
-            )
+            ),
+            self.quotas,
         )
 
     async def ask(self, key: ApiKey, version: int, context: RequestContext = CLIENT, **fields: Any) -> Any:
@@ -125,7 +140,7 @@ class OneBroker:
         state = PartitionMetadata(BrokerId(leader), LeaderEpoch(7), both, both, ())
         topics = [(topic_name, [(p, state) for p in range(partitions)])]
         sender = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))
-        assert await self.replicas.update_metadata(sender, brokers, topics) is ErrorCode.NONE
+        assert await self.replicas.update_metadata(MetadataUpdate(sender, brokers, topics)) is ErrorCode.NONE
 
     async def metadata_of(self, *names: str, version: int = 8, create: bool = False) -> Any:
         topics = [request_class(ApiKey.METADATA).MetadataRequestTopic(name=name) for name in names]
@@ -459,7 +474,7 @@ async def test_controlled_shutdown_of_another_broker(one: OneBroker) -> None:
     assert stranger.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def fetch(one: OneBroker, version: int, **fields: Any) -> Any:
+async def fetch(one: OneBroker, version: int, context: RequestContext = CLIENT, **fields: Any) -> Any:
     cls = request_class(ApiKey.FETCH)
     entry = cls.FetchTopic.FetchPartition(
         partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=-1, log_start_offset=-1
@@ -477,7 +492,7 @@ async def fetch(one: OneBroker, version: int, **fields: Any) -> Any:
         "forgotten_topics_data": [],
         "rack_id": "",
     } | fields
-    return await one.ask(ApiKey.FETCH, version, **request)
+    return await one.ask(ApiKey.FETCH, version, context, **request)
 
 
 async def test_fetch_reads_to_the_high_watermark_followers_to_the_end(one: OneBroker, make_order: Any) -> None:
@@ -561,3 +576,54 @@ async def test_failed_directory(one: OneBroker, make_order: Any) -> None:
     assert (await list_offset(one, -1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     events = [node.data for path, node in one.zk.tree.nodes.items() if "log_dir_event_0" in path]
     assert events == [b'{"version":1,"broker":1,"event":1}']
+
+
+# --- what every answer has in common ---
+
+
+async def test_refused_and_accepted_partitions_of_a_topic_are_answered_together(one: OneBroker) -> None:
+    await one.told(topic_name="orders", partitions=2)
+    await one.told(topic_name="payments", partitions=2)
+    batch = build_batch([Record(key=None, value=b"v", timestamp=1)])
+    torn = batch[:-1]  # refused before the replica manager sees it
+    names = [TopicPartition(topic, p) for topic in ("orders", "payments") for p in (0, 1)]
+    entries = [(name, torn if name.partition else batch) for name in names]
+    body = b"".join(encode_produce(8, acks=1, timeout_ms=0, entries=entries))
+    chunks = await one.handle(CLIENT, RequestHeader(ApiKey.PRODUCE, 8, 1, "x"), memoryview(body))
+    assert chunks is not None
+    answer = decode_response(ApiKey.PRODUCE, 8, b"".join(chunks))
+    assert [(t.name, sorted(p.index for p in t.partition_responses)) for t in answer.responses] == [
+        ("orders", [0, 1]),
+        ("payments", [0, 1]),
+    ]
+
+
+async def test_the_dispatcher_charges_the_client_once_and_tells_it(one: OneBroker, make_order: Any) -> None:
+    await one.told()
+    await lead(one, make_order)
+    connection = ClientConnection()
+    client = CLIENT._replace(connection=connection)
+    one.quotas.throttle_ms = 70
+    answer = await one.ask(ApiKey.METADATA, 8, client, topics=[], allow_auto_topic_creation=False)
+    assert (answer.throttle_time_ms, connection.throttle_ms) == (70, 70)
+    batch = build_batch([Record(key=None, value=b"v", timestamp=1)])
+    for acks, expected in ((1, 70), (0, None)):
+        body = b"".join(encode_produce(8, acks=acks, timeout_ms=0, entries=[(TP, batch)]))
+        chunks = await one.handle(client, RequestHeader(ApiKey.PRODUCE, 8, 1, "x"), memoryview(body))
+        told = None if chunks is None else decode_response(ApiKey.PRODUCE, 8, b"".join(chunks)).throttle_time_ms
+        assert told == expected
+    fetched = await fetch(one, 11)
+    size = len(fetched.responses[0].partitions[0].records)
+    assert fetched.throttle_time_ms == 70
+    assert size > 0
+    assert one.quotas.charged == [("Metadata", 0), ("Produce", len(body)), ("Produce", len(body)), ("Fetch", size)]
+
+
+async def test_brokers_are_not_throttled(one: OneBroker, make_order: Any) -> None:
+    await one.told()
+    await lead(one, make_order, isr=(1, 2))
+    one.quotas.throttle_ms = 70
+    follower = await fetch(one, 11, context=INTERNAL, replica_id=2)
+    assert follower.throttle_time_ms == 0
+    await one.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, INTERNAL, broker_id=2, broker_epoch=8)
+    assert one.quotas.charged == []

@@ -20,7 +20,7 @@ from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
-from klamm.security.quotas import Muting
+from klamm.security.quotas import Unlimited
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
@@ -83,7 +83,7 @@ async def ask(monkeypatch: pytest.MonkeyPatch, raised: Exception, topics: list[s
     cls = request_class(ApiKey.METADATA)
     named = None if topics is None else [cls.MetadataRequestTopic(name=name) for name in topics]
     body = memoryview(encode_request(cls(version=5, topics=named), 5))
-    dispatcher = dispatch.Dispatcher(None)  # type: ignore[arg-type]
+    dispatcher = dispatch.Dispatcher(None, Unlimited())  # type: ignore[arg-type]
     chunks = await dispatcher(CLIENT, RequestHeader(ApiKey.METADATA, 5, 1, "test"), body)
     assert chunks is not None
     return decode_response(ApiKey.METADATA, 5, b"".join(chunks))
@@ -111,15 +111,3 @@ async def test_a_failure_that_no_answer_can_tell_closes_the_connection(monkeypat
         await ask(monkeypatch, ZeroDivisionError("ours"), None)
     with pytest.raises(ProtocolError):
         await ask(monkeypatch, ProtocolError("theirs"), ["a"])
-
-
-def test_a_throttled_connection_is_told_the_longest_time() -> None:
-    class Strict:
-        def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
-            return size_bytes
-
-    connection = ClientConnection()
-    quotas = Muting(Strict())
-    assert [quotas.throttle(CLIENT._replace(connection=connection), "Fetch", ms) for ms in (70, 20)] == [70, 20]
-    assert connection.throttle_ms == 70
-    assert quotas.throttle(CLIENT, "Fetch", 5) == 5

@@ -10,18 +10,21 @@ import pytest
 
 from klamm.broker.appends import Appends
 from klamm.broker.metadata_cache import MetadataCache
-from klamm.broker.reads import FetchEntry, FetchQuery, Reads
-from klamm.broker.replica_manager import ReplicaManager, Sender
+from klamm.broker.reads import FetchQuery, Reads
+from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig, TopicConfig
+from klamm.model.control import MetadataUpdate, Sender
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.wire.fetch import FetchPartition
 
 from .conftest import FakeLog
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TWO = BrokerId(2)
+SENDER = Sender(TWO, ControllerEpoch(1), BrokerEpoch(-1))
 
 
 class Events:
@@ -37,16 +40,16 @@ class Leader:
         self.appends = Appends(replicas)
         self.reads = Reads(replicas)
         self.order = make_order
-        self.sender = Sender(TWO, ControllerEpoch(1), BrokerEpoch(-1))
+        self.sender = SENDER
 
     async def lead(self, epoch: int = 0, leader: int = 1, isr: tuple[int, ...] = (1, 2)) -> None:
         orders = [self.order(leader, epoch, isr, (1, 2), partition=name) for name in (A, B)]
         await self.replicas.leader_and_isr(self.sender, orders)
 
-    async def follow(self, *entries: FetchEntry, wait_ms: int = 0) -> Any:
+    async def follow(self, *entries: FetchPartition, wait_ms: int = 0) -> Any:
         return await self.reads.fetch(FetchQuery(11, TWO, wait_ms, 1, 1000), entries)
 
-    async def consume(self, *entries: FetchEntry, **query: Any) -> Any:
+    async def consume(self, *entries: FetchPartition, **query: Any) -> Any:
         fields = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1000} | query
         return await self.reads.fetch(FetchQuery(11, BrokerId(-1), **fields), entries)
 
@@ -54,7 +57,7 @@ class Leader:
 @pytest.fixture
 async def leader(zk: Any, logs: Any, clock: Any, make_order: Any) -> AsyncIterator[Leader]:
     metadata = MetadataCache()
-    await metadata.update(BrokerId(1), [Broker(BrokerId(1), ()), Broker(TWO, ())], [])
+    await metadata.update(MetadataUpdate(SENDER, [Broker(BrokerId(1), ()), Broker(TWO, ())], []))
     replicas = ReplicaManager(
         BrokerId(1),
         BrokerConfig(broker_id=1),
@@ -89,20 +92,20 @@ async def turns() -> None:
 async def test_limits_and_the_first_batch_rule(leader: Leader) -> None:
     for name in (A, B):
         leader.logs.kept[name].fill(*[0] * 10)
-    both = [FetchEntry(A, 0, 6), FetchEntry(B, 0, 6)]
+    both = [FetchPartition(A, 0, 6), FetchPartition(B, 0, 6)]
     sizes = [len(r.records) for r in await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 8), both)]
     assert sizes == [6, 2], "each up to its own limit and what the response has left"
     tiny = await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 0), both)
     assert [len(r.records) for r in tiny] == [1, 0], "the first batch comes whole, whatever the limit"
-    refused = (await leader.follow(FetchEntry(A, 11, 6)))[0]
+    refused = (await leader.follow(FetchPartition(A, 11, 6)))[0]
     assert (refused.error, refused.high_watermark, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1)
-    assert (await leader.consume(FetchEntry(A, 5, 6)))[0].error is ErrorCode.NONE, "between high watermark and end"
+    assert (await leader.consume(FetchPartition(A, 5, 6)))[0].error is ErrorCode.NONE, "between high watermark and end"
 
 
 @pytest.mark.case("RPM-06")
 async def test_follower_reads_to_the_end_consumer_to_the_high_watermark(leader: Leader) -> None:
     leader.logs.kept[A].fill(0, 0)
-    follower, consumer = await leader.follow(FetchEntry(A, 1, 9)), await leader.consume(FetchEntry(A, 1, 9))
+    follower, consumer = await leader.follow(FetchPartition(A, 1, 9)), await leader.consume(FetchPartition(A, 1, 9))
     assert (follower[0].error, len(follower[0].records)) == (ErrorCode.NONE, 1)
     assert (consumer[0].error, len(consumer[0].records)) == (ErrorCode.NONE, 0)
 
@@ -110,7 +113,7 @@ async def test_follower_reads_to_the_end_consumer_to_the_high_watermark(leader: 
 async def test_follower_from_outside_the_assignment(leader: Leader) -> None:
     query = FetchQuery(11, BrokerId(9), 0, 1, 100)
     without, with_epoch = [
-        (await leader.reads.fetch(query, [FetchEntry(A, 0, 6, epoch)]))[0].error for epoch in (-1, 0)
+        (await leader.reads.fetch(query, [FetchPartition(A, 0, 6, epoch)]))[0].error for epoch in (-1, 0)
     ]
     assert (without, with_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
@@ -119,10 +122,10 @@ async def test_acknowledged_when_the_follower_asks_for_what_comes_after(leader: 
     produce = asyncio.create_task(leader.appends.append([(A, b"xx"), (B, b"y")], acks=-1, timeout_ms=60_000))
     await turns()
     assert not produce.done()
-    await leader.follow(FetchEntry(A, 2, 9), FetchEntry(B, 0, 9))
+    await leader.follow(FetchPartition(A, 2, 9), FetchPartition(B, 0, 9))
     await turns()
     assert not produce.done(), "one partition of two"
-    waiting = asyncio.create_task(leader.follow(FetchEntry(A, 2, 9), FetchEntry(B, 1, 9), wait_ms=60_000))
+    waiting = asyncio.create_task(leader.follow(FetchPartition(A, 2, 9), FetchPartition(B, 1, 9), wait_ms=60_000))
     results = await produce
     assert [(r.partition, r.error, r.base_offset) for r in results] == [(A, 0, 0), (B, 0, 0)]
     waiting.cancel()
@@ -149,19 +152,21 @@ async def test_acks_one_does_not_wait_and_internal_topics_are_closed(leader: Lea
 
 
 async def test_consumer_is_woken_by_the_high_watermark_not_by_the_append(leader: Leader) -> None:
-    fetch = asyncio.create_task(leader.consume(FetchEntry(A, 0, 100), FetchEntry(B, 0, 100), max_wait_ms=60_000))
+    fetch = asyncio.create_task(
+        leader.consume(FetchPartition(A, 0, 100), FetchPartition(B, 0, 100), max_wait_ms=60_000)
+    )
     await turns()
     await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
     await turns()
     assert not fetch.done()
-    follower = asyncio.create_task(leader.follow(FetchEntry(A, 2, 100), wait_ms=60_000))
+    follower = asyncio.create_task(leader.follow(FetchPartition(A, 2, 100), wait_ms=60_000))
     results = await fetch
     assert [(len(r.records), r.high_watermark) for r in results] == [(2, 2), (0, 0)]
     follower.cancel()
 
 
 async def test_fetch_waits_for_its_minimum(leader: Leader) -> None:
-    follower = [FetchEntry(A, 0, 100), FetchEntry(B, 0, 100)]
+    follower = [FetchPartition(A, 0, 100), FetchPartition(B, 0, 100)]
     fetch = asyncio.create_task(leader.reads.fetch(FetchQuery(11, TWO, 60_000, 4, 1000), follower))
     await turns()
     await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
@@ -174,14 +179,14 @@ async def test_fetch_waits_for_its_minimum(leader: Leader) -> None:
 
 
 async def test_waiting_fetch_hears_of_a_new_epoch(leader: Leader) -> None:
-    fetch = asyncio.create_task(leader.consume(FetchEntry(A, 0, 100, 0), max_wait_ms=60_000))
+    fetch = asyncio.create_task(leader.consume(FetchPartition(A, 0, 100, 0), max_wait_ms=60_000))
     await turns()
     await leader.lead(epoch=1)
     assert (await fetch)[0].error is ErrorCode.FENCED_LEADER_EPOCH
 
 
 async def test_state_of_the_follower_is_recorded_once_by_the_first_read(leader: Leader, clock: Any) -> None:
-    fetch = asyncio.create_task(leader.follow(FetchEntry(A, 0, 100), wait_ms=60_000))
+    fetch = asyncio.create_task(leader.follow(FetchPartition(A, 0, 100), wait_ms=60_000))
     await turns()
     first = leader.replicas.partitions[A].followers[TWO].last_fetch
     clock.advance(5)
@@ -194,7 +199,7 @@ async def test_silence_of_zookeeper_before_the_acknowledgement(leader: Leader, z
     produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=-1, timeout_ms=60_000))
     await turns()
     zk.silent_s = 13
-    await leader.follow(FetchEntry(A, 1, 9))
+    await leader.follow(FetchPartition(A, 1, 9))
     assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -205,12 +210,14 @@ async def test_a_throttled_follower_gets_nothing_while_the_quota_is_exceeded(lea
         await leader.appends.append([(name, b"xy")], acks=1, timeout_ms=0)
     quota = leader.replicas.leader_quota
     quota.limit = 1
-    both = [FetchEntry(A, 0, 100), FetchEntry(B, 0, 100)]
+    both = [FetchPartition(A, 0, 100), FetchPartition(B, 0, 100)]
     assert [len(r.records) for r in await leader.follow(*both)] == [2, 2]
     assert quota.is_exceeded()  # by the partition that is named, partition 0
-    waiting = asyncio.create_task(leader.follow(FetchEntry(A, 0, 100), wait_ms=60_000))
+    waiting = asyncio.create_task(leader.follow(FetchPartition(A, 0, 100), wait_ms=60_000))
     assert [len(r.records) for r in await leader.follow(*both)] == [0, 2]
-    assert [len(r.records) for r in await leader.consume(FetchEntry(A, 0, 100))] == [2], "consumers are not concerned"
+    assert [len(r.records) for r in await leader.consume(FetchPartition(A, 0, 100))] == [2], (
+        "consumers are not concerned"
+    )
     await turns()
     assert not waiting.done(), "what it may not have is no news"
     waiting.cancel()
@@ -223,7 +230,7 @@ async def test_a_throttled_follower_in_the_isr_is_not_held_back(leader: Leader) 
     leader.replicas.leader_quota.limit = 0
     leader.replicas.leader_quota.record(1)
     await leader.appends.append([(A, b"xy")], acks=1, timeout_ms=0)
-    assert [len(r.records) for r in await leader.follow(FetchEntry(A, 0, 100))] == [2]
+    assert [len(r.records) for r in await leader.follow(FetchPartition(A, 0, 100))] == [2]
 
 
 async def test_a_new_replica_does_not_inherit_the_bytes_of_a_former_one(leader: Leader) -> None:

@@ -19,6 +19,7 @@ from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import LeaderAndIsr
+from klamm.model.ports import Ports
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.listener import Listener
@@ -202,13 +203,11 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
         await logs.load(lambda name: broker.replicas._configs.defaults)
         events = Events()
         broker = Broker(
-            BrokerId(broker_id),
-            "cluster",
-            config,
-            clock=clock,
-            random=random.Random(2),
+            broker_id=BrokerId(broker_id),
+            cluster_id="cluster",
+            config=config,
+            ports=Ports(clock, network, disk, random.Random(2)),
             zk=zk,
-            network=network,
             logs=logs,
             events=events,
             metrics=MetricsRegistry(),

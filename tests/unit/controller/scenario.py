@@ -20,9 +20,9 @@ from klamm.model.ids import BrokerId
 from klamm.model.ports import Buffer, Listening, ProtocolFactory
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.testing.zookeeper import InMemoryTree, InMemoryZooKeeper
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
-from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
+from klamm.wire.messages import decode_request, encode_response, response_class
 from klamm.wire.server_connection import parse_request
 from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
@@ -111,13 +111,13 @@ class StubNetwork:
 
     def _answer(self, broker: int, key: ApiKey, version: int, body: Any) -> Any:
         if key is ApiKey.UPDATE_METADATA:
-            return control.UpdateMetadataResponse(version=version, error_code=self.top_error)
+            return response_class(ApiKey.UPDATE_METADATA)(version=version, error_code=self.top_error)
         if key is ApiKey.LEADER_AND_ISR:
-            cls: Any = control.LeaderAndIsrResponse
-            names = [(topic, s.partition_index) for topic, s in control.iter_partition_states(body)]
+            cls: Any = response_class(ApiKey.LEADER_AND_ISR)
+            names = [(topic, s.partition_index) for topic, s in iter_partition_states(body)]
         else:
-            cls = control.StopReplicaResponse
-            names = [tuple(name) for name, _, _ in control.iter_stopped_replicas(body)]
+            cls = response_class(ApiKey.STOP_REPLICA)
+            names = [tuple(name) for name, _, _ in iter_stopped_replicas(body)]
         if self.top_error:
             return cls(version=version, error_code=self.top_error, partition_errors=[])
         errors = [
@@ -129,10 +129,10 @@ class StubNetwork:
 
 def _told(key: ApiKey, version: int, body: Any) -> str:
     if key is ApiKey.STOP_REPLICA:
-        stopped = [f"{n}{' delete' if d else ''} e{e}" for n, e, d in control.iter_stopped_replicas(body)]
+        stopped = [f"{n}{' delete' if d else ''} e{e}" for n, e, d in iter_stopped_replicas(body)]
         return f"StopReplica{version} {', '.join(map(str, stopped))}"
     states = []
-    for topic, s in control.iter_partition_states(body):
+    for topic, s in iter_partition_states(body):
         text = f"{topic}-{s.partition_index} leader {s.leader} e{s.leader_epoch} isr {list(s.isr)} v{s.zk_version}"
         if key is ApiKey.LEADER_AND_ISR:
             text += " new" if s.is_new else ""

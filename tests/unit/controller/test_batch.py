@@ -10,15 +10,15 @@ from klamm.controller.context.controller_context import ControllerContext
 from klamm.controller.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from klamm.controller.execution.batch import RequestBatch
 from klamm.controller.execution.entries import RequestEncoder, versions_of
-from klamm.controller.execution.responses import error_code, refused, succeeded
 from klamm.model.brokers import Broker, Endpoint, LiveBroker
 from klamm.model.config import read_broker_config
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.wire import control
 from klamm.wire.apis import ApiKey
+from klamm.wire.control.responses import error_code, refused, succeeded
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
 from klamm.wire.errors import ProtocolError
-from klamm.wire.messages import decode_request, encode_response
+from klamm.wire.messages import decode_request, encode_response, response_class
 
 EPOCH = ControllerEpoch(456)
 
@@ -75,7 +75,7 @@ async def test_one_leader_and_isr_and_one_metadata_with_all_partitions() -> None
     assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (0, EPOCH, 102)
     states = {
         (topic, s.partition_index): (s.leader, s.leader_epoch, list(s.isr), s.zk_version, list(s.replicas), s.is_new)
-        for topic, s in control.iter_partition_states(request)
+        for topic, s in iter_partition_states(request)
     }
     assert states == {
         ("foo", 0): (1, 7, [1, 2], 11, [1, 2, 3], False),
@@ -122,7 +122,7 @@ async def test_metadata_says_leader_minus_2_for_topics_being_deleted() -> None:
     assert [body.broker_epoch for _, _, body, _ in told] == [101, 102]
     states = {
         (topic, s.partition_index): (s.leader, s.leader_epoch, s.zk_version, list(s.isr), list(s.offline_replicas))
-        for topic, s in control.iter_partition_states(told[0][2])
+        for topic, s in iter_partition_states(told[0][2])
     }
     assert states == {
         ("foo", 0): (-2, 0, 0, [1, 2], [3]),
@@ -137,7 +137,7 @@ async def test_metadata_without_leadership_info_still_names_the_brokers() -> Non
     batch = RequestBatch()
     batch.add_metadata(context, None, add(context, "foo", {0: 1}, known=False))
     told = await sealed(context, batch)
-    assert [list(control.iter_partition_states(body)) for _, _, body, _ in told] == [[], []]
+    assert [list(iter_partition_states(body)) for _, _, body, _ in told] == [[], []]
     assert [b.id for b in told[0][2].live_brokers] == [1, 2]
 
 
@@ -157,7 +157,7 @@ async def test_stop_replica_by_version() -> None:
     assert keeping.answered(memoryview(b"\0\0\1\0")) is None
     assert isinstance(deleting.answered(memoryview(b"\0\0\1\0")), StopReplicaResponse)
     new = await sealed(context, batch, "2.6")
-    stopped = {b: sorted(control.iter_stopped_replicas(body)) for b, _, body, _ in new}
+    stopped = {b: sorted(iter_stopped_replicas(body)) for b, _, body, _ in new}
     assert stopped == {
         2: [
             (TopicPartition("bar", 1), 7, False),
@@ -208,7 +208,7 @@ async def test_answers_become_events() -> None:
     assert isinstance(stale, UpdateMetadataResponse)
     assert (stale.broker, stale.error) == (1, 77)
     errors = [("foo", 0, 0), ("foo", 1, 56), ("a" * 200, 2, 11)]
-    body = encode_response(control.LeaderAndIsrResponse(version=4, error_code=0, partition_errors=errors), 4)
+    body = encode_response(response_class(ApiKey.LEADER_AND_ISR)(version=4, error_code=0, partition_errors=errors), 4)
     event = leader_and_isr.answered(memoryview(body))
     assert isinstance(event, LeaderAndIsrResponse)
     assert (event.broker, event.broker_epoch, event.error) == (1, 101, 0)
@@ -218,7 +218,7 @@ async def test_answers_become_events() -> None:
 
 def test_nonsense_is_a_protocol_error() -> None:
     errors = [("topic", 3, 56)]
-    body = encode_response(control.LeaderAndIsrResponse(version=4, error_code=0, partition_errors=errors), 4)
+    body = encode_response(response_class(ApiKey.LEADER_AND_ISR)(version=4, error_code=0, partition_errors=errors), 4)
     assert refused(memoryview(body)) == ((TopicPartition("topic", 3), 56),)
     for end in range(2, len(body) - 1):
         with pytest.raises(ProtocolError):

@@ -15,7 +15,7 @@ from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.testing.zookeeper import InMemoryTree
 from klamm.wire.apis import ApiKey
-from klamm.wire.control import iter_partition_states
+from klamm.wire.control.schema_requests import iter_partition_states
 
 from .scenario import Scenario
 from .test_traces import requests, writes

@@ -26,7 +26,7 @@ INGEST = {"--bootstrap-server": "127.0.0.1:9092", "--topics": "orders", "--lake"
         ("--topics", "a b", "not a topic name"),
         ("--topics", "orders,", "not a topic name"),
         ("--topics", "..", "not a topic name"),
-        ("--topics", "orders,orders", "named twice"),
+        ("--topics", "orders,orders", "listed twice"),
         ("--trigger", "soon", "available-now"),
         ("--trigger", "0s", "available-now"),
         ("--bootstrap-server", "broker", "not HOST:PORT"),

@@ -14,8 +14,7 @@ from klamm.model.brokers import Broker, Endpoint
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire.apis import APIS, CONTROL_APIS
-from klamm.wire.control import iter_partition_states
-from klamm.wire.control_encoders import (
+from klamm.wire.control.encoders import (
     LiveLeader,
     StoppedPartition,
     leader_and_isr_body,
@@ -25,6 +24,7 @@ from klamm.wire.control_encoders import (
     update_metadata_body,
     update_metadata_suffix,
 )
+from klamm.wire.control.schema_requests import iter_partition_states
 from klamm.wire.messages import decode_request, decode_response, encode_request, encode_response
 
 LINES = [line.split() for line in Path(__file__).with_name("control_messages_by_kafka.txt").read_text().splitlines()]

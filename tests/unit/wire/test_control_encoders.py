@@ -12,14 +12,7 @@ from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire.apis import ApiKey
-from klamm.wire.control import (
-    LeaderAndIsrRequest,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-    iter_partition_states,
-    iter_stopped_replicas,
-)
-from klamm.wire.control_encoders import (
+from klamm.wire.control.encoders import (
     LiveLeader,
     StoppedPartition,
     head,
@@ -31,7 +24,8 @@ from klamm.wire.control_encoders import (
     update_metadata_suffix,
     update_metadata_tail,
 )
-from klamm.wire.messages import decode_request, encode_request
+from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
+from klamm.wire.messages import decode_request, encode_request, request_class
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
@@ -64,7 +58,7 @@ def test_leader_and_isr(version: int, epochs: Any, topics: Any, leaders: list[Li
 
     def state(entry: Any) -> Any:
         index, state, zk_version, assignment, is_new = entry
-        return LeaderAndIsrRequest.TopicState.PartitionState(
+        return request_class(ApiKey.LEADER_AND_ISR).TopicState.PartitionState(
             partition_index=index,
             controller_epoch=state.controller_epoch,
             leader=state.leader,
@@ -77,17 +71,21 @@ def test_leader_and_isr(version: int, epochs: Any, topics: Any, leaders: list[Li
             is_new=is_new,
         )
 
-    request = LeaderAndIsrRequest(
+    request = request_class(ApiKey.LEADER_AND_ISR)(
         version=version,
         controller_id=epochs[0],
         controller_epoch=epochs[1],
         broker_epoch=epochs[2],
         topic_states=[
-            LeaderAndIsrRequest.TopicState(topic_name=name, partition_states=[state(e) for e in entries])
+            request_class(ApiKey.LEADER_AND_ISR).TopicState(
+                topic_name=name, partition_states=[state(e) for e in entries]
+            )
             for name, entries in topics.items()
         ],
         live_leaders=[
-            LeaderAndIsrRequest.LiveLeader(broker_id=leader.broker, host_name=leader.host, port=leader.port)
+            request_class(ApiKey.LEADER_AND_ISR).LiveLeader(
+                broker_id=leader.broker, host_name=leader.host, port=leader.port
+            )
             for leader in leaders
         ],
     )
@@ -117,7 +115,7 @@ def test_update_metadata(version: int, epochs: Any, topics: Any, live: list[Brok
 
     def state(entry: Any) -> Any:
         index, state, zk_version, replicas, offline = entry
-        return UpdateMetadataRequest.TopicState.PartitionState(
+        return request_class(ApiKey.UPDATE_METADATA).TopicState.PartitionState(
             partition_index=index,
             controller_epoch=state.controller_epoch,
             leader=state.leader,
@@ -128,14 +126,16 @@ def test_update_metadata(version: int, epochs: Any, topics: Any, live: list[Brok
             offline_replicas=list(offline),
         )
 
-    live_broker = UpdateMetadataRequest.LiveBroker
-    request = UpdateMetadataRequest(
+    live_broker = request_class(ApiKey.UPDATE_METADATA).LiveBroker
+    request = request_class(ApiKey.UPDATE_METADATA)(
         version=version,
         controller_id=epochs[0],
         controller_epoch=epochs[1],
         broker_epoch=epochs[2],
         topic_states=[
-            UpdateMetadataRequest.TopicState(topic_name=name, partition_states=[state(e) for e in entries])
+            request_class(ApiKey.UPDATE_METADATA).TopicState(
+                topic_name=name, partition_states=[state(e) for e in entries]
+            )
             for name, entries in topics.items()
         ],
         live_brokers=[
@@ -170,13 +170,15 @@ def test_stop_replica(version: int, epochs: Any, topics: dict[str, list[StoppedP
     if version < 3:
         fields["delete_partitions"] = True in flags
         fields["topics"] = [
-            StopReplicaRequest.TopicPartitions(name=name, partition_indexes=[p.partition for p in entries])
+            request_class(ApiKey.STOP_REPLICA).TopicPartitions(
+                name=name, partition_indexes=[p.partition for p in entries]
+            )
             for name, entries in topics.items()
         ]
     else:
-        state = StopReplicaRequest.TopicState.PartitionState
+        state = request_class(ApiKey.STOP_REPLICA).TopicState.PartitionState
         fields["topic_states"] = [
-            StopReplicaRequest.TopicState(
+            request_class(ApiKey.STOP_REPLICA).TopicState(
                 topic_name=name,
                 partition_states=[
                     state(partition_index=p.partition, leader_epoch=p.leader_epoch, delete_partition=p.delete)
@@ -185,7 +187,7 @@ def test_stop_replica(version: int, epochs: Any, topics: dict[str, list[StoppedP
             )
             for name, entries in topics.items()
         ]
-    assert encode_request(StopReplicaRequest(version=version, **fields), version) == body
+    assert encode_request(request_class(ApiKey.STOP_REPLICA)(version=version, **fields), version) == body
     decoded = decode_request(ApiKey.STOP_REPLICA, version, body)
     assert list(iter_stopped_replicas(decoded)) == [
         (TopicPartition(name, p.partition), p.leader_epoch if version >= 3 else -1, p.delete)

@@ -1,8 +1,8 @@
-"""Every length and count of every API and version, lied about: what kafka-python lets through is refused (broker 5.11),
-and no lie makes us allocate.
+"""Every length and count of every API and version is made a lie: the decoders refuse what kafka-python lets through,
+and no lie makes them allocate.
 
-Bodies are written here, from the schemas, by a writer that remembers where each length stands; they are read by what
-the broker reads them with: the schema codec, or the decoders written by hand.
+A writer makes the bodies from the schemas and remembers where each length stands. They are read by the broker's own
+decoders: the schema codec, or those written by hand.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from klamm.broker.handlers.control_requests import decode_leader_and_isr, decode_update_metadata
 from klamm.wire import fetch, produce
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.bounds import FIXED_BYTES
+from klamm.wire.control.decoders import decode_leader_and_isr, decode_update_metadata
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_request, request_class
 from klamm.wire.varint import uvarint
+
+from .sliced import finished
 
 EVERY = [(key, version) for key, api in APIS.items() for version in range(api.min_version, api.max_version + 1)]
 EDGES = [
@@ -104,15 +106,6 @@ def decode(key: ApiKey, version: int, body: bytes) -> Any:
         case ApiKey.UPDATE_METADATA:
             return finished(decode_update_metadata(version, view))
     return decode_request(key, version, view)
-
-
-def finished(decoding: Any) -> Any:
-    """A coroutine that only gives way."""
-    while True:
-        try:
-            decoding.send(None)
-        except StopIteration as end:
-            return end.value
 
 
 def lies(length: Length, left: int) -> Iterator[tuple[str, bytes]]:

@@ -18,7 +18,6 @@ from klamm.wire.messages import (
     encode_response,
     request_class,
     response_class,
-    unsupported_api_versions_body,
 )
 
 EVERY = [(key, version) for key, api in APIS.items() for version in range(api.min_version, api.max_version + 1)]
@@ -141,12 +140,6 @@ def test_tag_sections_cannot_make_us_copy_the_frame_over_and_over() -> None:
 def test_unknown_api_or_version(key: int, version: int) -> None:
     with pytest.raises(ProtocolError):
         decode_request(key, version, b"")
-
-
-def test_unsupported_api_versions_is_answered_in_version_0() -> None:
-    response = decode_response(ApiKey.API_VERSIONS, 0, unsupported_api_versions_body())
-    assert response.error_code == 35
-    assert [(a.api_key, a.min_version, a.max_version) for a in response.api_keys] == [(18, 0, 3)]
 
 
 def test_header_versions() -> None:

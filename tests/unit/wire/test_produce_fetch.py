@@ -13,7 +13,14 @@ from klamm.wire import fetch, produce
 from klamm.wire.apis import ApiKey
 from klamm.wire.compression import Codec
 from klamm.wire.errors import ProtocolError
-from klamm.wire.messages import decode_response, encode_request, encode_response, request_class, response_class
+from klamm.wire.messages import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    request_class,
+    response_class,
+)
 from klamm.wire.records import Record, build_batch
 
 PRODUCE = range(3, 9)
@@ -309,3 +316,28 @@ def with_magic(magic: int) -> bytes:
 def test_what_a_version_may_carry(version: int, records: bytes, expected: ErrorCode | None) -> None:
     refusal = produce.unfit(version, memoryview(records))
     assert (None if refusal is None else refusal.code) is expected
+
+
+MIXED = [TopicPartition("a", 1), TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)]
+
+
+def test_a_topic_is_answered_once_however_its_partitions_mix() -> None:
+    produced = [produce.ProduceResult(name, ErrorCode.NONE) for name in MIXED]
+    answer = decode_response(ApiKey.PRODUCE, 8, b"".join(produce.encode_response(8, produced)))
+    assert [(t.name, [p.index for p in t.partition_responses]) for t in answer.responses] == [
+        ("a", [1, 0]),
+        ("b", [1, 0]),
+    ]
+    fetched = [fetch.FetchResult(name, ErrorCode.NONE, records=b"r") for name in MIXED]
+    answer = decode_response(ApiKey.FETCH, 11, b"".join(fetch.encode_response(11, fetched)))
+    assert [(t.topic, [p.partition_index for p in t.partitions]) for t in answer.responses] == [
+        ("a", [1, 0]),
+        ("b", [1, 0]),
+    ]
+
+
+def test_a_topic_is_asked_once_however_its_partitions_mix() -> None:
+    asked = [fetch.FetchPartition(name, 0, 1) for name in MIXED]
+    body = fetch.encode_follower_request(replica_id=1, max_wait_ms=0, min_bytes=1, max_bytes=1, partitions=asked)
+    request = decode_request(ApiKey.FETCH, 11, b"".join(body))
+    assert [t.topic for t in request.topics] == ["a", "b"]

@@ -1,18 +1,23 @@
-"""AlterPartitionReassignments (45): where partitions are to go; no replicas for one means cancel (KIP-455).
+"""AlterPartitionReassignments (45): where partitions are to go; a partition without replicas cancels (KIP-455).
 
-Answered when the request is accepted and durable, not when the replicas have moved: ListPartitionReassignments tells.
+The answer comes when the request is accepted and durable, not when the replicas have moved:
+ListPartitionReassignments tells that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
+from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
+from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
@@ -26,8 +31,9 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         results = await services.controller.alter_partition_reassignments(_targets(request))
     except KafkaError as error:
-        return _answer(services, context, error, {})
-    return _answer(services, context, None, results)
+        return _RESPONSE(**error_fields(error), responses=[])
+    topics = by_topic(results.items(), itemgetter(0))
+    return _RESPONSE(**error_fields(None), responses=[_topic(topic, group) for topic, group in topics.items()])
 
 
 def _targets(request: Any) -> dict[TopicPartition, tuple[BrokerId, ...] | None]:
@@ -40,24 +46,6 @@ def _targets(request: Any) -> dict[TopicPartition, tuple[BrokerId, ...] | None]:
     }
 
 
-def _answer(
-    services: Services,
-    context: RequestContext,
-    error: KafkaError | None,
-    results: dict[TopicPartition, KafkaError | None],
-) -> Any:
-    topics: dict[str, list[Any]] = {}
-    for name, refused in results.items():
-        topics.setdefault(name.topic, []).append(
-            _PARTITION(
-                partition_index=name.partition,
-                error_code=refused.code if refused else ErrorCode.NONE,
-                error_message=refused.message if refused else None,
-            )
-        )
-    return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "AlterPartitionReassignments", 0),
-        error_code=error.code if error else ErrorCode.NONE,
-        error_message=error.message if error else None,
-        responses=[_TOPIC(name=topic, partitions=partitions) for topic, partitions in topics.items()],
-    )
+def _topic(topic: str, results: Sequence[tuple[TopicPartition, KafkaError | None]]) -> Any:
+    partitions = [_PARTITION(partition_index=name.partition, **error_fields(refused)) for name, refused in results]
+    return _TOPIC(name=topic, partitions=partitions)

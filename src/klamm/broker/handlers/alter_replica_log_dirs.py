@@ -1,11 +1,13 @@
-"""AlterReplicaLogDirs (34): in which of this broker's directories a replica shall live, now or once it is created.
+"""AlterReplicaLogDirs (34): which of this broker's directories holds a replica, now or once it is created (KIP-113).
 
-Answered when the move is accepted; DescribeLogDirs shows how far it is. A replica that is not here yet is answered
-REPLICA_NOT_AVAILABLE, and its directory remembered: tools ask before they reassign (reference broker 5.8).
+The answer comes when the move is accepted; DescribeLogDirs shows its progress. A replica that is not here yet gets
+REPLICA_NOT_AVAILABLE and its directory is remembered, because tools send this request before they reassign.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
@@ -15,6 +17,7 @@ from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
+from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.ALTER_REPLICA_LOG_DIRS)
@@ -25,18 +28,20 @@ LONGEST_UNIQUE: Final = "0" * 32
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     may = services.may(context, Operation.ALTER)
-    topics: dict[str, list[Any]] = {}
+    codes: list[tuple[TopicPartition, ErrorCode]] = []
     for wanted in request.dirs:
         for topic in wanted.topics:
             for number in topic.partitions:
-                code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                if may:
-                    code = _ask(services, TopicPartition(topic.name, number), wanted.path)
-                topics.setdefault(topic.name, []).append(_PARTITION(partition_index=number, error_code=code))
-    return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "AlterReplicaLogDirs", 0),
-        results=[_TOPIC(topic_name=name, partitions=partitions) for name, partitions in topics.items()],
-    )
+                name = TopicPartition(topic.name, number)
+                code = _ask(services, name, wanted.path) if may else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                codes.append((name, code))
+    topics = by_topic(codes, itemgetter(0))
+    return _RESPONSE(results=[_topic(topic, group) for topic, group in topics.items()])
+
+
+def _topic(topic: str, codes: Sequence[tuple[TopicPartition, ErrorCode]]) -> Any:
+    partitions = [_PARTITION(partition_index=name.partition, error_code=code) for name, code in codes]
+    return _TOPIC(topic_name=topic, partitions=partitions)
 
 
 def _ask(services: Services, name: TopicPartition, path: str) -> ErrorCode:

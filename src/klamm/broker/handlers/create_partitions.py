@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
 from klamm.broker.topics import Growth
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
@@ -48,10 +49,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     late = list(grown) if request.timeout_ms <= 0 else missing()
     timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic has grown, its new leaders are not known.")
     results.update(dict.fromkeys(late, timed_out))
-    return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "CreatePartitions", 0),
-        results=[_result(name, error) for name, error in results.items()],
-    )
+    return _RESPONSE(results=[_RESULT(name=name, **error_fields(error)) for name, error in results.items()])
 
 
 async def _grow(
@@ -69,11 +67,3 @@ async def _grow(
         lists = [tuple(map(BrokerId, entry.broker_ids)) for entry in topic.assignments]
     growth = Growth(topic.name, topic.count, lists)
     return await services.topics.grow(growth, await services.placement_brokers(), validate_only=validate_only)
-
-
-def _result(name: str, error: KafkaError | None) -> Any:
-    return _RESULT(
-        name=name,
-        error_code=error.code if error else ErrorCode.NONE,
-        error_message=error.message if error else None,
-    )

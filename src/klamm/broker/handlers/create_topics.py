@@ -45,9 +45,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
                 created[topic.name] = planned
     for name in await _wait_for_leaders(services, context, created, request.timeout_ms):
         results[name] = _refused(name, ErrorCode.REQUEST_TIMED_OUT, "The topic is created, its leaders are not known.")
-    return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "CreateTopics", 0), topics=list(results.values())
-    )
+    return _RESPONSE(topics=list(results.values()))
 
 
 async def _create(

@@ -37,7 +37,6 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     for name in left():
         results[name] = ErrorCode.REQUEST_TIMED_OUT
     return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "DeleteTopics", 0),
         responses=[_RESPONSE.DeletableTopicResult(name=name, error_code=error) for name, error in results.items()],
     )
 

@@ -36,7 +36,6 @@ async def handle(services: Services, context: RequestContext, version: int, requ
                 )
             )
     return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "DescribeCluster", 0),
         error_code=ErrorCode.NONE,
         error_message=None,
         cluster_id=services.cluster_id,

@@ -1,12 +1,13 @@
-"""DescribeLogDirs (35): every log directory of this broker with its replicas, their sizes, and copies under way.
+"""DescribeLogDirs (35): the log directories of this broker, their replicas and sizes, and moves under way (KIP-113).
 
-A directory that failed is listed with KAFKA_STORAGE_ERROR and nothing in it. Who may not describe the cluster gets an
-empty list (reference broker 5.8).
+A failed directory is listed with KAFKA_STORAGE_ERROR and without replicas. A client that may not describe the cluster
+gets an empty list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
@@ -16,6 +17,7 @@ from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
+from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.DESCRIBE_LOG_DIRS)
@@ -31,20 +33,18 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     results = []
     if services.may(context, Operation.DESCRIBE):
         results = [_describe(services, directory, asked) for directory in services.replicas.logs.directories]
-    return _RESPONSE(throttle_time_ms=services.quotas.throttle(context, "DescribeLogDirs", 0), results=results)
+    return _RESPONSE(results=results)
 
 
 def _describe(services: Services, directory: LogDirectory, asked: set[TopicPartition] | None) -> Any:
     if directory.failure is not None:
         return _DIRECTORY(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
-    topics: dict[str, list[Any]] = {}
-    for name, entry in _replicas(services, directory):
-        if asked is None or name in asked:
-            topics.setdefault(name.topic, []).append(entry)
+    found = [(name, entry) for name, entry in _replicas(services, directory) if asked is None or name in asked]
+    topics = by_topic(found, itemgetter(0))
     return _DIRECTORY(
         error_code=ErrorCode.NONE,
         log_dir=directory.path,
-        topics=[_TOPIC(name=name, partitions=entries) for name, entries in topics.items()],
+        topics=[_TOPIC(name=topic, partitions=[entry for _, entry in group]) for topic, group in topics.items()],
     )
 
 

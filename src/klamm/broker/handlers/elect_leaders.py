@@ -1,19 +1,23 @@
 """ElectLeaders (43): preferred or unclean elections, answered when this broker's metadata shows the new leaders.
 
-Version 0 knows the preferred ones only, and has no error code of its own: what concerns the whole request is said of
-each partition asked. No list means every partition, of which those that need no election are left out of the answer.
+Version 0 knows preferred elections only and has no error code for the whole request, so such an error is repeated for
+each partition. A request without a list means every partition; the answer then leaves out those that need no election.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
+from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
+from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.ELECT_LEADERS)
@@ -39,26 +43,22 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     except KafkaError as error:
         refused = error
         results = dict.fromkeys(asked or (), error)
-    topics: dict[str, list[Any]] = {}
-    for name, failed in results.items():
-        topics.setdefault(name.topic, []).append(
-            _PARTITION(
-                partition_id=name.partition,
-                error_code=failed.code if failed else ErrorCode.NONE,
-                error_message=failed.message if failed else None,
-            )
-        )
+    topics = by_topic(results.items(), itemgetter(0))
     return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "ElectLeaders", 0),
         error_code=refused.code if refused else ErrorCode.NONE,
-        replica_election_results=[_TOPIC(topic=topic, partition_result=found) for topic, found in topics.items()],
+        replica_election_results=[_topic(topic, group) for topic, group in topics.items()],
     )
+
+
+def _topic(topic: str, results: Sequence[tuple[TopicPartition, KafkaError | None]]) -> Any:
+    partitions = [_PARTITION(partition_id=name.partition, **error_fields(failed)) for name, failed in results]
+    return _TOPIC(topic=topic, partition_result=partitions)
 
 
 def _is_unclean(version: int, request: Any) -> bool:
     kind = request.election_type if version >= VERSION_ELECTION_TYPE else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election type {kind}.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
     return bool(kind == UNCLEAN)
 
 
@@ -68,7 +68,7 @@ async def _wait_for_leaders(
     elected: dict[TopicPartition, BrokerId | KafkaError],
     timeout_ms: int,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """A client that asks for metadata next shall see what it asked for."""
+    """A client that asks for metadata next must see the new leaders."""
     leaders = {name: leader for name, leader in elected.items() if not isinstance(leader, KafkaError)}
 
     def unknown() -> set[TopicPartition]:
@@ -77,7 +77,7 @@ async def _wait_for_leaders(
 
     await services.metadata.wait_until(lambda: not unknown(), timeout_ms / 1000, context.connection)
     late = unknown()
-    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The leader is elected, but not known here yet.")
+    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The leader is elected, but this broker does not know it yet.")
     return {
         name: result if isinstance(result, KafkaError) else timed_out if name in late else None
         for name, result in elected.items()

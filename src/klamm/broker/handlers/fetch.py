@@ -6,18 +6,17 @@ a Kafka broker that does not convert down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
+from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
-from klamm.broker.reads import FetchEntry, FetchQuery, ReadPartition
+from klamm.broker.reads import FetchQuery
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerId
-from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
-from klamm.wire.fetch import FetchRequest, FetchResult, decode_request, encode_response
+from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult, decode_request, encode_response
 from klamm.wire.messages import decode_request as decode_message
 from klamm.wire.messages import encode_response as encode_message
 from klamm.wire.messages import response_class
@@ -26,14 +25,13 @@ VERSION_FIRST_SERVED: Final = 4
 _OLD: Final = response_class(ApiKey.FETCH)
 
 
-async def handle(
-    services: Services, context: RequestContext, version: int, body: memoryview
-) -> Sequence[Buffer] | None:
+async def handle(services: Services, context: RequestContext, version: int, body: memoryview) -> Metered:
     if version < VERSION_FIRST_SERVED:
-        return [_decline(version, body)]
+        return Metered(None, lambda _: [_decline(version, body)])
     request = decode_request(version, body)
-    if request.session_epoch > 0:  # of a session that we never opened: start again with a full fetch
-        return encode_response(version, [], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    if request.session_epoch > 0:  # a session that we never opened: the client starts again with a full fetch
+        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        return Metered(None, lambda _: encode_response(version, [], error=error))
     entries, refused = _authorized(services, context, request)
     query = FetchQuery(
         version,
@@ -44,15 +42,13 @@ async def handle(
         request.read_committed,
     )
     results = await services.reads.fetch(query, entries, refused, context.connection)
-    throttle_ms = 0
-    if not query.from_follower:
-        throttle_ms = services.quotas.throttle(context, "Fetch", sum(len(result.records) for result in results))
-    return encode_response(version, [_result(result) for result in results], throttle_ms=throttle_ms)
+    size = None if query.from_follower else sum(len(result.records) for result in results)
+    return Metered(size, lambda throttle_ms: encode_response(version, results, throttle_ms=throttle_ms))
 
 
 def _authorized(
     services: Services, context: RequestContext, request: FetchRequest
-) -> tuple[list[FetchEntry], list[ReadPartition]]:
+) -> tuple[list[FetchPartition], list[FetchResult]]:
     """What may be read, and what the API checks refuse: these travel with the answer without shortening the wait."""
     allowed: dict[str, bool] = {}
     entries, refused = [], []
@@ -65,16 +61,12 @@ def _authorized(
                 else services.may(context, Operation.READ, name.topic)
             )
         if not allowed[name.topic]:
-            refused.append(ReadPartition(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            refused.append(FetchResult(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         elif name not in services.metadata and name not in services.replicas.partitions:
-            refused.append(ReadPartition(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            refused.append(FetchResult(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         else:
-            entries.append(FetchEntry(*entry))
+            entries.append(entry)
     return entries, refused
-
-
-def _result(read: ReadPartition) -> FetchResult:
-    return FetchResult(*read)
 
 
 def _decline(version: int, body: memoryview) -> bytes:
@@ -95,4 +87,4 @@ def _decline(version: int, body: memoryview) -> bytes:
         )
         for topic in request.topics
     ]
-    return encode_message(_OLD(throttle_time_ms=0, responses=topics), version)
+    return encode_message(_OLD(responses=topics), version)

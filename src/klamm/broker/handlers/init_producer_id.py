@@ -36,7 +36,6 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             log.warning("no producer id now: %s", failed)
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients retry it
     return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "InitProducerId", 0),
         error_code=error,
         producer_id=producer_id,
         producer_epoch=epoch,

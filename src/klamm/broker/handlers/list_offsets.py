@@ -49,7 +49,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
                 error, found = _find(services, version, request, topic.name, entry)
             partitions.append(_answer(version, entry.partition_index, error, found))
         topics.append(_TOPIC(name=topic.name, partitions=partitions))
-    return _RESPONSE(throttle_time_ms=services.quotas.throttle(context, "ListOffsets", 0), topics=topics)
+    return _RESPONSE(topics=topics)
 
 
 def _answer(version: int, index: int, error: ErrorCode, found: Found) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from klamm.admin.placement import RackMode
 from klamm.broker.handlers.services import Services
-from klamm.broker.metadata_cache import PartitionMetadata
 from klamm.broker.topics import NewTopic
+from klamm.model.control import PartitionMetadata
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.ids import INTERNAL_TOPICS, NO_LEADER
 from klamm.model.requests import RequestContext
@@ -48,7 +48,6 @@ async def handle(services: Services, context: RequestContext, version: int, requ
                 )
             )
     return _RESPONSE(
-        throttle_time_ms=services.quotas.throttle(context, "Metadata", 0),
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=-1 if cache.controller_id is None else cache.controller_id,

@@ -26,7 +26,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         topics.append(
             _TOPIC(topic=topic.topic, partitions=[_end(services, topic.topic, p, allowed) for p in topic.partitions])
         )
-    return _RESPONSE(throttle_time_ms=services.quotas.throttle(context, "OffsetForLeaderEpoch", 0), topics=topics)
+    return _RESPONSE(topics=topics)
 
 
 def _end(services: Services, topic: str, entry: Any, allowed: bool) -> Any:

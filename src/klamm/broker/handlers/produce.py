@@ -1,6 +1,7 @@
-"""Produce (0): record batches to the leaders here. acks=0 has no answer: an error closes the connection instead.
+"""Produce (0): appends record batches to the leaders on this broker. acks=0 has no answer: an error closes the
+connection instead.
 
-Transactional batches are refused: there is no transaction coordinator on this broker yet.
+Transactional batches are refused: this broker has no transaction coordinator yet.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode
 from klamm.model.ports import Buffer
@@ -19,9 +21,7 @@ from klamm.wire.produce import ProduceResult, decode_request, encode_response, u
 NO_ACKS: Final = 0
 
 
-async def handle(
-    services: Services, context: RequestContext, version: int, body: memoryview
-) -> Sequence[Buffer] | None:
+async def handle(services: Services, context: RequestContext, version: int, body: memoryview) -> Metered:
     request = decode_request(version, body)
     allowed: dict[str, bool] = {}
     accepted, results = [], []
@@ -36,25 +36,16 @@ async def handle(
             results.append(ProduceResult(name, refusal.code, message=refusal.message))
         else:
             accepted.append((name, records))
-    appended = await services.appends.append(
+    results += await services.appends.append(
         accepted, acks=request.acks, timeout_ms=request.timeout_ms, client=context.connection
     )
-    for done in appended:
-        is_good = done.error is ErrorCode.NONE
-        results.append(
-            ProduceResult(
-                done.partition,
-                done.error,
-                done.base_offset if is_good else -1,
-                done.log_append_time,
-                done.log_start_offset,
-                done.message,
-            )
-        )
-    throttle_ms = services.quotas.throttle(context, "Produce", len(body))
     if request.acks == NO_ACKS:
-        failed = [result for result in results if result.error is not ErrorCode.NONE]
-        if failed:
-            raise CloseConnection(f"produce without acks failed: {failed[0].partition} {failed[0].error.name}")
-        return None
-    return encode_response(version, results, throttle_ms)
+        return Metered(len(body), lambda throttle_ms: _answer_nothing(results))
+    return Metered(len(body), lambda throttle_ms: encode_response(version, results, throttle_ms))
+
+
+def _answer_nothing(results: Sequence[ProduceResult]) -> Sequence[Buffer] | None:
+    failed = next((result for result in results if result.error is not ErrorCode.NONE), None)
+    if failed is not None:
+        raise CloseConnection(f"produce without acks failed: {failed.partition} {failed.error.name}")
+    return None

@@ -1,4 +1,4 @@
-"""What handlers work with: one value, made once by the broker, given to every handler."""
+"""What handlers work with: one value, which the broker makes once and gives to every handler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from klamm.model.ids import BrokerId
 from klamm.model.ports import Clock
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import CLUSTER, Authorizer, Operation, topic
-from klamm.security.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +33,14 @@ class Services:
     producer_ids: ProducerIds
     controller: ControllerApi
     authorizer: Authorizer
-    quotas: Quotas
 
     def may(self, context: RequestContext, operation: Operation, topic_name: str | None = None) -> bool:
-        """About a topic, or without one about the cluster."""
+        """Whether the client may do this to a topic, or without one to the cluster."""
         resource = CLUSTER if topic_name is None else topic(topic_name)
         return self.authorizer.authorize(context, operation, resource)
 
     async def placement_brokers(self) -> list[PlacementBroker]:
-        """Those that may get replicas: alive, and no dedicated controllers."""
+        """Live brokers that may get replicas: all but dedicated controllers."""
         brokers = sorted(self.metadata.brokers.values())
         dedicated = await self.topics.dedicated_controllers([broker.id for broker in brokers])
         return [PlacementBroker(broker.id, broker.rack) for broker in brokers if broker.id not in dedicated]

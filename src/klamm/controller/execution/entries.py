@@ -26,14 +26,14 @@ from klamm.controller.events import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-from klamm.controller.execution import responses
 from klamm.controller.execution.batch import RequestBatch, Stop
 from klamm.controller.execution.channels import ControlRequest
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.wire import control_encoders as wire
 from klamm.wire.apis import ApiKey
+from klamm.wire.control import encoders as wire
+from klamm.wire.control import responses
 
 T = TypeVar("T")
 

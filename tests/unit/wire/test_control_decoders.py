@@ -6,15 +6,17 @@ import asyncio
 
 import pytest
 
-from klamm.broker.handlers.control_requests import decode_leader_and_isr, decode_update_metadata
-from klamm.broker.metadata_cache import PartitionMetadata
-from klamm.broker.partition import PartitionOrder
+from klamm.broker.handlers.slices import in_slices
 from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
+from klamm.model.control import PartitionMetadata, PartitionOrder
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.wire import control_encoders
-from klamm.wire.control_encoders import LiveLeader, TopicEntries
+from klamm.wire.control import encoders
+from klamm.wire.control.decoders import decode_leader_and_isr, decode_update_metadata
+from klamm.wire.control.encoders import LiveLeader, TopicEntries
 from klamm.wire.errors import ProtocolError
+
+from .sliced import finished
 
 BROKERS = [
     Broker(BrokerId(1), (Endpoint("INTERNAL", "a", 1), Endpoint("CLIENT", "::1", 2, SecurityProtocol.SSL)), "r1"),
@@ -38,21 +40,19 @@ def update_metadata(version: int) -> bytes:
     topics: list[TopicEntries] = []
     for name in (b"orders", "größe".encode()):
         entries = b"".join(
-            control_encoders.pack_index(i) + control_encoders.update_metadata_suffix(version, s, 7, ids(1, 2), ids(2))
+            encoders.pack_index(i) + encoders.update_metadata_suffix(version, s, 7, ids(1, 2), ids(2))
             for i, s in enumerate(STATES)
         )
         topics.append((name, len(STATES), entries))
-    return control_encoders.update_metadata_body(
-        version, BrokerId(3), ControllerEpoch(9), BrokerEpoch(77), topics, BROKERS
-    )
+    return encoders.update_metadata_body(version, BrokerId(3), ControllerEpoch(9), BrokerEpoch(77), topics, BROKERS)
 
 
 def leader_and_isr(version: int) -> bytes:
     entries = b"".join(
-        control_encoders.pack_index(i) + control_encoders.leader_and_isr_suffix(version, s, 7, MOVING, i == 1)
+        encoders.pack_index(i) + encoders.leader_and_isr_suffix(version, s, 7, MOVING, i == 1)
         for i, s in enumerate(STATES)
     )
-    return control_encoders.leader_and_isr_body(
+    return encoders.leader_and_isr_body(
         version,
         BrokerId(3),
         ControllerEpoch(9),
@@ -63,8 +63,8 @@ def leader_and_isr(version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", [5, 6])
-async def test_update_metadata(version: int) -> None:
-    decoded = await decode_update_metadata(version, memoryview(update_metadata(version)))
+def test_update_metadata(version: int) -> None:
+    decoded = finished(decode_update_metadata(version, memoryview(update_metadata(version))))
     assert decoded.sender == (3, 9, 77)
     assert decoded.brokers == BROKERS
     expected = [
@@ -74,31 +74,31 @@ async def test_update_metadata(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_leader_and_isr(version: int) -> None:
-    decoded = await decode_leader_and_isr(version, memoryview(leader_and_isr(version)))
+def test_leader_and_isr(version: int) -> None:
+    decoded = finished(decode_leader_and_isr(version, memoryview(leader_and_isr(version))))
     assert decoded.sender == (3, 9, 77)
     assert decoded.partitions == [
         PartitionOrder(TopicPartition("orders", i), s, 7, MOVING, i == 1) for i, s in enumerate(STATES)
     ]
 
 
-async def test_torn_anywhere() -> None:
+def test_torn_anywhere() -> None:
     whole = update_metadata(6)
     for size in range(len(whole) - 1):  # the last byte is the tag section of the request itself, which nobody reads
         with pytest.raises(ProtocolError):
-            await decode_update_metadata(6, memoryview(whole[:size]))
+            finished(decode_update_metadata(6, memoryview(whole[:size])))
     whole = leader_and_isr(4)
     live_leaders = len(whole) - 13  # ignored, as receivers use their metadata cache
     for size in range(live_leaders):
         with pytest.raises(ProtocolError):
-            await decode_leader_and_isr(4, memoryview(whole[:size]))
+            finished(decode_leader_and_isr(4, memoryview(whole[:size])))
 
 
 async def test_equal_states_are_one_value_and_others_get_their_turn() -> None:
-    suffix = control_encoders.update_metadata_suffix(6, STATES[0], 7, ids(1, 2), ())
-    entries = b"".join(control_encoders.pack_index(i) + suffix for i in range(2_000))
+    suffix = encoders.update_metadata_suffix(6, STATES[0], 7, ids(1, 2), ())
+    entries = b"".join(encoders.pack_index(i) + suffix for i in range(2_000))
     topics: list[TopicEntries] = [(b"t%d" % i, 2_000, entries) for i in range(10)]
-    body = control_encoders.update_metadata_body(6, BrokerId(3), ControllerEpoch(9), BrokerEpoch(7), topics, [])
+    body = encoders.update_metadata_body(6, BrokerId(3), ControllerEpoch(9), BrokerEpoch(7), topics, [])
     turns = 0
 
     async def count() -> None:
@@ -108,7 +108,7 @@ async def test_equal_states_are_one_value_and_others_get_their_turn() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    decoded = await decode_update_metadata(6, memoryview(body))
+    decoded = await in_slices(decode_update_metadata(6, memoryview(body)))
     counting.cancel()
     assert turns >= 3
     assert len({id(state) for _, partitions in decoded.topics for _, state in partitions}) == 1

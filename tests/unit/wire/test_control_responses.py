@@ -1,4 +1,5 @@
-"""Answers by hand: what is refused and what succeeded, in runs and between them, and nothing from what is torn."""
+"""Answers to control requests: byte-equal to the schema codec on the way out; on the way in the refused and the
+successful partitions, in runs and between them, and nothing from a torn answer."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ import struct
 
 import pytest
 
-from klamm.controller.execution.responses import refused, succeeded
+from klamm.model.control import ControlAnswer
+from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.control.responses import encode_answer, refused, succeeded
 from klamm.wire.errors import ProtocolError
+from klamm.wire.messages import encode_response, response_class
 from klamm.wire.varint import uvarint
+
+from .sliced import finished
 
 Answer = tuple[TopicPartition, int]
 
@@ -38,6 +45,23 @@ def test_every_answer_is_told(seed: int) -> None:
     body = body_of(answers)
     assert refused(memoryview(body)) == tuple(answer for answer in answers if answer[1])
     assert succeeded(memoryview(body)) == {name for name, code in answers if not code}
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [*((ApiKey.LEADER_AND_ISR, v) for v in range(5)), *((ApiKey.STOP_REPLICA, v) for v in range(4))]
+)
+def test_an_encoded_answer_equals_the_schema_codec(key: ApiKey, version: int) -> None:
+    names = [TopicPartition("a", 0), TopicPartition("größe", 2), TopicPartition("a", 1)]
+    partitions = dict(zip(names, (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE), strict=True))
+    body = finished(encode_answer(key, version, ControlAnswer(ErrorCode.NONE, partitions)))
+    cls = response_class(key)
+    errors = [
+        cls.PartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)
+        for name, code in partitions.items()
+    ]
+    assert body == encode_response(cls(error_code=0, partition_errors=errors), version)
+    if APIS[key].is_flexible(version):
+        assert refused(memoryview(body)) == ((TopicPartition("größe", 2), ErrorCode.KAFKA_STORAGE_ERROR),)
 
 
 def test_a_torn_answer_or_one_with_tags_is_refused() -> None:

@@ -1,105 +1,82 @@
-"""The two large control requests, decoded in slices: 100,000 partitions must not hold the loop (design D1, D4).
+"""Decoders of the control requests that a controller sends today: LeaderAndIsr 4 and UpdateMetadata 6.
 
-Most partitions say the same few things, so the bytes after a partition's index are looked up in a cache before they
-are decoded, and equal states share one value. Hand-decoded are the versions that a controller sends today
-(UpdateMetadata 6, LeaderAndIsr 4, both flexible); older ones come from small clusters and go through the schema codec.
-Every length is held against the end of the body: a torn request raises ProtocolError and nothing of it is applied.
+A request may carry 100,000 partitions and must not hold the event loop, so the decoders are
+generators: each `next` does one slice of the work, and the generator returns the decoded request. Most partitions say
+the same few things. The bytes after a partition's index are therefore looked up in a cache before they are decoded, and
+equal states share one value. Every length is checked against the end of the body: a torn request raises ProtocolError,
+and nothing of it is applied. Older versions go through the schema codec, which small clusters can afford.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
 
-from klamm.broker.metadata_cache import PartitionMetadata
-from klamm.broker.partition import PartitionOrder
-from klamm.broker.replica_manager import Sender
 from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
-from klamm.model.ids import (
-    UNKNOWN_BROKER_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    TopicPartition,
+from klamm.model.control import (
+    LeaderAndIsrOrders,
+    MetadataUpdate,
+    PartitionMetadata,
+    PartitionOrder,
+    Sender,
+    TopicUpdate,
 )
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.wire.apis import ApiKey
-from klamm.wire.control import iter_partition_states
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.control import schema_requests
 from klamm.wire.errors import ProtocolError
-from klamm.wire.messages import decode_request
 from klamm.wire.varint import read_uvarint
 
-UPDATE_METADATA_FLEXIBLE: Final = 6
-LEADER_AND_ISR_FLEXIBLE: Final = 4
-LISTENER_NAMES_SINCE: Final = 3
 PARTITIONS_PER_SLICE: Final = 2_000
 
 _HEAD = struct.Struct(">iiq")
-_INDEX = struct.Struct(">i")
 _STATE = struct.Struct(">iii")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 
 T = TypeVar("T")
-TopicEntries = list[tuple[str, list[tuple[int, PartitionMetadata]]]]
 
 
-class UpdateMetadata(NamedTuple):
-    sender: Sender
-    brokers: list[Broker]
-    topics: TopicEntries
-
-
-class Orders(NamedTuple):
-    sender: Sender
-    partitions: list[PartitionOrder]
-
-
-async def decode_update_metadata(version: int, body: memoryview) -> UpdateMetadata:
-    if version < UPDATE_METADATA_FLEXIBLE:
-        return _update_metadata_by_schema(version, body)
+def decode_update_metadata(version: int, body: memoryview) -> Generator[None, None, MetadataUpdate]:
+    if not APIS[ApiKey.UPDATE_METADATA].is_flexible(version):
+        return schema_requests.update_metadata(version, body)
+    topics: list[TopicUpdate] = []
     try:
-        position = [_HEAD.size]
-        topics: TopicEntries = []
-        async for name, entries in _topics(body, position, _metadata_end, _metadata):
-            topics.append((name, entries))
-        return UpdateMetadata(_sender(body), _brokers(body, position[0]), topics)
+        at = yield from _topics(body, _metadata_end, _metadata, lambda *topic: topics.append(topic))
+        return MetadataUpdate(_sender(body), _brokers(body, at), topics)
     except (struct.error, IndexError, ValueError) as error:
         raise ProtocolError("malformed UpdateMetadata") from error
 
 
-async def decode_leader_and_isr(version: int, body: memoryview) -> Orders:
-    if version < LEADER_AND_ISR_FLEXIBLE:
-        request = decode_request(ApiKey.LEADER_AND_ISR, version, body)
-        return Orders(sender_of(request), [_order(topic, entry) for topic, entry in iter_partition_states(request)])
+def decode_leader_and_isr(version: int, body: memoryview) -> Generator[None, None, LeaderAndIsrOrders]:
+    if not APIS[ApiKey.LEADER_AND_ISR].is_flexible(version):
+        return schema_requests.leader_and_isr(version, body)
+    orders: list[PartitionOrder] = []
+
+    def collect(topic: str, entries: list[tuple[int, _OrderParts]]) -> None:
+        orders.extend([PartitionOrder(TopicPartition(topic, index), *parts) for index, parts in entries])
+
     try:
-        orders: list[PartitionOrder] = []
-        position = [_HEAD.size]
-        async for name, entries in _topics(body, position, _order_end, _order_parts):
-            orders += [PartitionOrder(TopicPartition(name, index), *parts) for index, parts in entries]
-        _check_live_leaders(body, position[0])
-        return Orders(_sender(body), orders)
+        at = yield from _topics(body, _order_end, _order_parts, collect)
+        _check_live_leaders(body, at)
+        return LeaderAndIsrOrders(_sender(body), orders)
     except (struct.error, IndexError, ValueError) as error:
         raise ProtocolError("malformed LeaderAndIsr") from error
 
 
-# --- the flexible versions ---
-
-
-async def _topics(
+def _topics(
     body: memoryview,
-    position: list[int],
     end_of: Callable[[memoryview, int], int],
     decode: Callable[[bytes], T],
-) -> AsyncIterator[tuple[str, list[tuple[int, T]]]]:
-    """Topic by topic, giving way every few thousand partitions; `position[0]` is where reading starts and ended."""
+    collect: Callable[[str, list[tuple[int, T]]], None],
+) -> Generator[None, None, int]:
+    """Hand each topic with its entries to `collect`, yielding after each slice. Returns the position after the last
+    topic."""
     cache: dict[bytes, T] = {}
-    usual, index_at, data = 0, _INDEX.unpack_from, bytes(body)
-    at = position[0]
-    topic_count, at = read_uvarint(body, at)
+    usual, index_at, data = 0, _I32.unpack_from, bytes(body)
+    topic_count, at = read_uvarint(body, _HEAD.size)
     since_pause = 0
     for _ in range(_not_null(topic_count)):
         length, at = read_uvarint(body, at)
@@ -110,7 +87,7 @@ async def _topics(
         for _ in range(_not_null(count)):
             (index,) = index_at(data, at)
             start = at + 4
-            # No suffix is the beginning of another, so bytes that are a known one need no parsing to find their end.
+            # No suffix is the beginning of another one, so bytes that equal a known suffix need no parsing.
             at = start + usual
             state = cache.get(data[start:at])
             if state is None:
@@ -123,12 +100,12 @@ async def _topics(
                     state = cache[suffix] = decode(suffix)
             entries.append((index, state))
         at = _after_tags(body, at)
+        collect(name, entries)
         since_pause += count
-        yield name, entries
         if since_pause >= PARTITIONS_PER_SLICE:
             since_pause = 0
-            await asyncio.sleep(0)
-    position[0] = at
+            yield
+    return at
 
 
 def _not_null(compact_length: int) -> int:
@@ -138,7 +115,7 @@ def _not_null(compact_length: int) -> int:
 
 
 def _after_ids(body: memoryview, at: int) -> int:
-    """Behind a compact array of int32. Almost always fewer than 127 of them, whose count is one byte."""
+    """The position after a compact array of int32. Almost all have fewer than 127 elements: a count of one byte."""
     count = body[at]
     if count >= 0x80:
         count, at = read_uvarint(body, at)
@@ -179,7 +156,7 @@ def _ids(data: memoryview, at: int) -> tuple[tuple[BrokerId, ...], int]:
 
 
 def _state(data: memoryview) -> tuple[LeaderAndIsr, int, int]:
-    """State, znode version, and where the replicas begin."""
+    """The state, the version of its znode, and the position of the replicas."""
     controller_epoch, leader, leader_epoch = _STATE.unpack_from(data)
     isr, at = _ids(data, _STATE.size)
     (zk_version,) = _I32.unpack_from(data, at)
@@ -195,7 +172,11 @@ def _metadata(suffix: bytes) -> PartitionMetadata:
     return PartitionMetadata(state.leader, state.leader_epoch, state.isr, replicas, offline)
 
 
-def _order_parts(suffix: bytes) -> tuple[LeaderAndIsr, int, Assignment, bool]:
+_OrderParts = tuple[LeaderAndIsr, int, Assignment, bool]
+"""A PartitionOrder without its partition."""
+
+
+def _order_parts(suffix: bytes) -> _OrderParts:
     data = memoryview(suffix)
     state, zk_version, at = _state(data)
     replicas, at = _ids(data, at)
@@ -233,7 +214,7 @@ def _brokers(body: memoryview, at: int) -> list[Broker]:
 
 
 def _check_live_leaders(body: memoryview, at: int) -> None:
-    """Nobody reads them, the metadata knows better; but a request that ends before its end is torn."""
+    """Brokers take the leaders from their metadata, not from here; but a request that ends too early is torn."""
     count, at = read_uvarint(body, at)
     for _ in range(_not_null(count)):
         host, at = _text(body, at + 4)
@@ -251,63 +232,3 @@ def _text(body: memoryview, at: int) -> tuple[str | None, int]:
     if end > len(body):
         raise ProtocolError("a string runs past the end of the request")
     return str(body[at:end], "utf-8"), end
-
-
-# --- by schema ---
-
-
-def sender_of(request: Any) -> Sender:
-    """The oldest versions carry no broker epoch."""
-    epoch = getattr(request, "broker_epoch", None)
-    return Sender(
-        BrokerId(request.controller_id),
-        ControllerEpoch(request.controller_epoch),
-        UNKNOWN_BROKER_EPOCH if epoch is None else BrokerEpoch(epoch),
-    )
-
-
-def _order(topic: str, entry: Any) -> PartitionOrder:
-    state = LeaderAndIsr(
-        BrokerId(entry.leader),
-        LeaderEpoch(entry.leader_epoch),
-        tuple(entry.isr),
-        ControllerEpoch(entry.controller_epoch),
-    )
-    adding, removing = getattr(entry, "adding_replicas", None), getattr(entry, "removing_replicas", None)
-    assignment = Assignment(tuple(entry.replicas), tuple(adding or ()), tuple(removing or ()))
-    is_new = bool(getattr(entry, "is_new", False))
-    return PartitionOrder(TopicPartition(topic, entry.partition_index), state, entry.zk_version, assignment, is_new)
-
-
-def _update_metadata_by_schema(version: int, body: memoryview) -> UpdateMetadata:
-    request = decode_request(ApiKey.UPDATE_METADATA, version, body)
-    grouped: dict[str, list[tuple[int, PartitionMetadata]]] = {}
-    for topic, entry in iter_partition_states(request):
-        metadata = PartitionMetadata(
-            BrokerId(entry.leader),
-            LeaderEpoch(entry.leader_epoch),
-            tuple(entry.isr),
-            tuple(entry.replicas),
-            tuple(getattr(entry, "offline_replicas", None) or ()),
-        )
-        grouped.setdefault(topic, []).append((entry.partition_index, metadata))
-    brokers = [_broker(version, live) for live in request.live_brokers]
-    return UpdateMetadata(sender_of(request), brokers, list(grouped.items()))
-
-
-def _security_protocol(number: int) -> SecurityProtocol:
-    try:
-        return SecurityProtocol(number)
-    except ValueError:
-        raise ProtocolError(f"no security protocol has the number {number}") from None
-
-
-def _broker(version: int, live: Any) -> Broker:
-    if version == 0:
-        return Broker(BrokerId(live.id), (Endpoint("PLAINTEXT", live.host, live.port),))
-    endpoints = []
-    for endpoint in live.endpoints:
-        protocol = _security_protocol(endpoint.security_protocol)
-        name = endpoint.listener if version >= LISTENER_NAMES_SINCE else protocol.name
-        endpoints.append(Endpoint(name, endpoint.host, endpoint.port, protocol))
-    return Broker(BrokerId(live.id), tuple(endpoints), live.rack)

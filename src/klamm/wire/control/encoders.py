@@ -7,7 +7,7 @@ controller id, controller epoch, broker epoch), the only part that differs betwe
 encode the `tail` once, send `[head, tail]` to each.
 
 Served are the versions of inter-broker protocol 2.2 and above, in which partitions are grouped by topic. Equal, byte by
-byte, to the schema codec in `klamm.wire.control`. Layout: controller 7.2.
+byte, to the schema codec in `klamm.wire.control`.
 """
 
 from __future__ import annotations

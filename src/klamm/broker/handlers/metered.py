@@ -1,0 +1,15 @@
+"""The answer of an API whose bytes count: the dispatcher charges the client's quota first, then has it encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from klamm.model.ports import Buffer
+
+
+class Metered(NamedTuple):
+    size_bytes: int | None
+    """What the client's quota is charged. None means that no quota applies."""
+    encode: Callable[[int], Sequence[Buffer] | None]
+    """Takes the throttle time in milliseconds. None means no answer at all (Produce with acks=0)."""

@@ -1,1 +1,0 @@
-"""Schemas of the control requests, written for klamm; kafka-python loads them by package name."""
