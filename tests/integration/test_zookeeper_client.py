@@ -163,10 +163,9 @@ async def test_watches_survive_a_lost_connection_and_report_what_happened_meanwh
     await zk.exists("/still missing", log)
     await zk.children("/", log)
     zk.drop_connection()
-    # Nothing of ours runs in between: these are sent before the client can have reconnected.
-    await asyncio.gather(
-        other.multi([Set("/changed", b"1"), Delete("/deleted"), Delete("/recreated"), Create("/created")]),
-        other.create("/recreated"),
+    # Sent before the client can have reconnected, and in one transaction, so that it never finds a part of the changes.
+    await other.multi(
+        [Set("/changed", b"1"), Delete("/deleted"), Delete("/recreated"), Create("/created"), Create("/recreated")]
     )
     await zk.get("/same")
     assert sorted(log.events) == [
