@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.server.runtime import real_ports
 from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.retries import children_or_none
 from klamm.zookeeper.znodes import broker_id, candidates, controller, controller_epoch, delete_topics, quarantine
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.quarantine import Quarantined
@@ -44,19 +45,12 @@ async def zookeeper(connect: str) -> AsyncIterator[ZooKeeperClient]:
         yield client
 
 
-async def children(zk: ZooKeeperClient, parent: str) -> list[str]:
-    try:
-        return sorted(await zk.children(parent))
-    except NoNode:
-        return []
-
-
 async def live_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
-    return candidates.ids_of(await children(zk, broker_id.PARENT))
+    return candidates.ids_of(await children_or_none(zk, broker_id.PARENT) or [])
 
 
 async def preferred_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
-    return candidates.ids_of(await children(zk, candidates.PARENT))
+    return candidates.ids_of(await children_or_none(zk, candidates.PARENT) or [])
 
 
 async def holder(zk: ZooKeeperClient) -> BrokerId | None:
@@ -90,7 +84,7 @@ async def controller_term(connect: str) -> dict[str, Any]:
 async def candidates_report(connect: str) -> list[dict[str, Any]]:
     async with zookeeper(connect) as zk:
         live, leading = await live_brokers(zk), await holder(zk)
-        names = await children(zk, candidates.PARENT)
+        names = await children_or_none(zk, candidates.PARENT) or []
         junk = [name for name in names if not candidates.ids_of([name])]
         report: list[dict[str, Any]] = [
             {"broker": broker, "alive": broker in live, "controller": broker == leading}
@@ -101,7 +95,7 @@ async def candidates_report(connect: str) -> list[dict[str, Any]]:
 
 async def marked_topics(connect: str) -> Marked:
     async with zookeeper(connect) as zk:
-        topics = await children(zk, delete_topics.PARENT)
+        topics = await children_or_none(zk, delete_topics.PARENT) or []
         markers = await zk.get_many([delete_topics.path(topic) for topic in topics])
         nodes = await zk.get_many([topic_znode.path(topic) for topic in topics])
         aside = {entry.path for entry in await _quarantined(zk)}
@@ -119,7 +113,7 @@ async def marked_topics(connect: str) -> Marked:
 
 async def _quarantined(zk: ZooKeeperClient) -> list[Quarantined]:
     """The entries that still apply. A znode that changed since is free, though its entry may not be removed yet."""
-    paths = [f"{quarantine.PARENT}/{name}" for name in await children(zk, quarantine.PARENT)]
+    paths = [f"{quarantine.PARENT}/{name}" for name in await children_or_none(zk, quarantine.PARENT) or ()]
     entries = []
     for path, node in zip(paths, await zk.get_many(paths), strict=True):
         try:

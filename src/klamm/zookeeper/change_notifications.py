@@ -18,6 +18,7 @@ from typing import Final
 
 from klamm.model.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from klamm.model.ports import OPEN_ACL, Acl, Clock, CreateMode, Delete, Node, WatchEvent, ZooKeeper
+from klamm.zookeeper.retries import children_or_none, until_connected
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,17 @@ Handle = Callable[[str, bytes | None], Awaitable[None]]
 
 
 async def announce(zookeeper: ZooKeeper, prefix: str, data: bytes, acl: tuple[Acl, ...] = OPEN_ACL) -> str:
-    """The next notification, and its parent if that is missing. One made twice, after a lost reply, is harmless."""
+    """Create the next notification, and its parent if that is missing. A duplicate after a lost reply does no harm."""
+    return await until_connected(lambda: _create_notification(zookeeper, prefix, data, acl))
+
+
+async def _create_notification(zookeeper: ZooKeeper, prefix: str, data: bytes, acl: tuple[Acl, ...]) -> str:
     while True:
         try:
             path, _ = await zookeeper.create(prefix, data, CreateMode.PERSISTENT_SEQUENTIAL, acl)
             return path
         except NoNode:
             await zookeeper.ensure_path(prefix.rpartition("/")[0])
-        except ConnectionLoss:
-            continue
 
 
 class ChangeNotifications:
@@ -94,9 +97,8 @@ class ChangeNotifications:
         self._wake.set()
 
     async def _paths(self) -> list[str]:
-        try:
-            names = await self._zookeeper.children(self._parent, self._on_event)
-        except NoNode:
+        names = await children_or_none(self._zookeeper, self._parent, self._on_event)
+        if names is None:
             await self._zookeeper.ensure_path(self._parent)
             names = await self._zookeeper.children(self._parent, self._on_event)
         return sorted(

@@ -1,23 +1,24 @@
-"""What every user of ZooKeeper needs around a call: trying again while the connection is down, and a parent that may be
-absent."""
+"""What every user of ZooKeeper needs around a call: repeating it while the connection is lost, and reading the children
+of a parent that may be absent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from klamm.model.errors import ConnectionLoss, NoNode
-from klamm.model.ports import Watcher, ZooKeeper
+from klamm.model.ports import Watcher
 
 T = TypeVar("T")
 
 RECONNECT_PAUSE_S: Final = 0.1
+"""A client waits for the next connection by itself. The pause is for a call that breaks every connection."""
 
 
 async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat `call` while the connection is lost: for reads, and for writes that may be made twice. An expired session
-    ends it."""
+    """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. Other errors, also
+    SessionExpired, are raised."""
     while True:
         try:
             return await call()
@@ -25,8 +26,12 @@ async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
 
-async def children_or_none(zk: ZooKeeper, parent: str, watch: Watcher | None = None) -> list[str] | None:
-    """Names of the children, sorted; None where the parent does not exist, which sets no watch."""
+class ReadsChildren(Protocol):
+    async def children(self, path: str, watch: Watcher | None = None) -> list[str]: ...
+
+
+async def children_or_none(zk: ReadsChildren, parent: str, watch: Watcher | None = None) -> list[str] | None:
+    """The names of the children, sorted. None if the parent does not exist; then no watch is set."""
     try:
         return sorted(await zk.children(parent, watch))
     except NoNode:

@@ -19,6 +19,7 @@ from klamm.zookeeper.client import bulk
 from klamm.zookeeper.client.connection import BODY, Reply
 from klamm.zookeeper.client.operations import Operations
 from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.retries import children_or_none
 
 READS_IN_FLIGHT: Final = 8
 WRITES_IN_FLIGHT: Final = 2
@@ -68,7 +69,9 @@ class BulkOperations(Operations):
         )
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        return await self._read_many(OpCode.GET_CHILDREN, paths, bulk.unpack_children, self._children_or_none)
+        return await self._read_many(
+            OpCode.GET_CHILDREN, paths, bulk.unpack_children, lambda path: children_or_none(self, path)
+        )
 
     async def get_many_and_watch(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
         armed: list[asyncio.Future[Reply]] = []
@@ -174,12 +177,6 @@ class BulkOperations(Operations):
     async def _get_or_none(self, path: str) -> Node | None:
         try:
             return await self.get(path)
-        except NoNode:
-            return None
-
-    async def _children_or_none(self, path: str) -> list[str] | None:
-        try:
-            return await self.children(path)
         except NoNode:
             return None
 

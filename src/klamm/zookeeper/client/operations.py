@@ -20,6 +20,7 @@ from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.client.connection import BODY, OnReply, Reply
 from klamm.zookeeper.client.watches import WatchRegistry
 from klamm.zookeeper.jute import OpCode
+from klamm.zookeeper.retries import until_connected
 
 
 class Operations(ABC):
@@ -60,32 +61,23 @@ class Operations(ABC):
                     raise
                 in_doubt = True
             except NodeExists:
-                stat = await self._exists_after_loss(path) if in_doubt else None
+                stat = await until_connected(lambda: self.exists(path)) if in_doubt else None
                 if stat is not None and stat.ephemeral_owner == session_id:
                     return path, stat
                 if stat is not None or not in_doubt:
                     raise
 
-    async def _exists_after_loss(self, path: str) -> Stat | None:
-        while True:
-            try:
-                return await self.exists(path)
-            except ConnectionLoss:
-                continue
-
     async def ensure_path(self, path: str) -> None:
-        """`/` ensures the chroot itself. Repeated after a lost connection: doing it twice spoils nothing."""
-        await self._ensure(self._chroot.absolute(path))
+        """`/` ensures the chroot itself. Repeated after a lost connection, since doing it twice does no harm."""
+        await until_connected(lambda: self._ensure(self._chroot.absolute(path)))
 
     async def _ensure(self, absolute: str) -> None:
         relative = self._chroot.relative(absolute)
         while True:
             try:
-                # Looking first: the right to create in the parent may be missing where the node is there already.
+                # Look first: a client may lack the right to create in the parent of a node that exists already.
                 await self._request("exists", OpCode.EXISTS, jute.pack_path_and_watch(absolute, False), relative)
                 return
-            except ConnectionLoss:
-                continue
             except NoNode:
                 pass
             try:
@@ -94,8 +86,8 @@ class Operations(ABC):
                 return
             except NoNode:
                 await self._ensure(absolute.rpartition("/")[0] or "/")
-            except (NodeExists, ConnectionLoss):
-                continue
+            except NodeExists:
+                return
 
     async def delete(self, path: str, version: int = -1) -> None:
         body = jute.pack_path_and_version(self._chroot.absolute(path), version)

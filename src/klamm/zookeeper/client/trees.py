@@ -1,34 +1,37 @@
-"""A whole tree of nodes removed in bulk, children first. Looked at again when somebody else was at it meanwhile."""
+"""Deletes a whole tree of nodes in bulk, children first, and looks again when another client changes it meanwhile."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from klamm.model.errors import ConnectionLoss, NoNode, NotEmpty, RuntimeInconsistency, ZooKeeperError
+from klamm.model.errors import NoNode, NotEmpty, RuntimeInconsistency, ZooKeeperError
 from klamm.model.ports import Delete, ZooKeeper
+from klamm.zookeeper.retries import until_connected
 
 _CHANGED_MEANWHILE: Final = (NoNode, NotEmpty, RuntimeInconsistency)
 
 
 async def delete_tree(zookeeper: ZooKeeper, path: str) -> bool:
-    """False if there was nothing to delete. Raises what resists: a missing right, say."""
+    """Returns whether there was anything to delete. Raises the error of a node that cannot be deleted, say NoAuth."""
     found = False
-    while True:
-        try:
+
+    async def delete_all() -> bool:
+        """May be repeated after a lost answer, since it looks at what is left before each write."""
+        nonlocal found
+        while True:
             paths = await _tree(zookeeper, path)
             if not paths:
                 return found
             found = True
-            results = await zookeeper.write_many([Delete(each) for each in reversed(paths)])
-        except ConnectionLoss:
-            continue  # the next look tells what was deleted
-        for result in results:
-            if isinstance(result, ZooKeeperError) and not isinstance(result, _CHANGED_MEANWHILE):
-                raise result
+            for result in await zookeeper.write_many([Delete(each) for each in reversed(paths)]):
+                if isinstance(result, ZooKeeperError) and not isinstance(result, _CHANGED_MEANWHILE):
+                    raise result
+
+    return await until_connected(delete_all)
 
 
 async def _tree(zookeeper: ZooKeeper, root: str) -> list[str]:
-    """The node and all below it, parents first; empty if it is not there."""
+    """The node and all nodes below it, parents first. Empty if the node does not exist."""
     found: list[str] = []
     layer = [root]
     while layer:

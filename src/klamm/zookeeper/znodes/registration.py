@@ -1,19 +1,20 @@
-"""A broker registers: one multi of [create ephemeral with null data, set the document at version 0].
+"""Registers a broker by one multi: create the ephemeral node with null data, set the document at version 0.
 
-Whoever lists /brokers/ids thus never sees half a document for longer than the transaction, and a registered node is at
-data version 1, as Kafka's are. The czxid is the broker epoch. Where the node is there already (controller.md 1.5):
+A client that lists /brokers/ids never sees the node without its document, and a registered node has data version 1, as
+Kafka's nodes have. The czxid is the broker epoch. If the node exists already, its owner decides:
 
-- its owner is our session: an earlier attempt had succeeded and only its reply was lost; that is our registration;
-- its owner is the session with which we registered before: ZooKeeper is slow to end it (KAFKA-7165); delete, again;
-- its owner is somebody else: NodeExists, which says who;
-- it is gone by now: again.
+- This session: an earlier attempt succeeded and only its reply was lost. That node is the registration.
+- The session of our previous registration: ZooKeeper is slow to end it (KAFKA-7165). Delete the node and try again.
+- Another session: raise NodeExists with that session's id.
+- No owner, because the node is gone by now: try again.
 """
 
 from __future__ import annotations
 
-from klamm.model.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, RuntimeInconsistency, ZooKeeperError
+from klamm.model.errors import BadVersion, NodeExists, NoNode, RuntimeInconsistency, ZooKeeperError
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import OPEN_ACL, Acl, Create, CreateMode, Set, Stat, ZooKeeper
+from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import broker_id
 
 
@@ -25,12 +26,14 @@ async def register(
     previous_session_id: int | None = None,
     acl: tuple[Acl, ...] = OPEN_ACL,
 ) -> BrokerEpoch:
-    """`document` by `broker_id.encode`. Ends with the epoch, NodeExists, or SessionExpired."""
+    """`document` comes from `broker_id.encode`. Returns the broker epoch, or raises NodeExists or SessionExpired."""
     path = broker_id.path(broker)
     ops = (Create(path, None, CreateMode.EPHEMERAL, acl), Set(path, document, 0))
-    while True:
-        session_id = zookeeper.session_id
-        try:
+
+    async def attempt() -> BrokerEpoch:
+        """May be repeated after a lost answer: the node's owner tells whether the write was applied."""
+        while True:
+            session_id = zookeeper.session_id
             created, written = await zookeeper.multi(ops)
             if isinstance(written, Stat):
                 return BrokerEpoch(written.czxid)
@@ -42,16 +45,16 @@ async def register(
                 return BrokerEpoch(stat.czxid)
             if stat.ephemeral_owner != previous_session_id:
                 raise NodeExists(path, f"registered by session 0x{stat.ephemeral_owner:x}")
-            await _delete_if_there(zookeeper, path, stat.version)
-        except ConnectionLoss:
-            continue  # the node's owner will tell what has happened
+            await _delete_if_present(zookeeper, path, stat.version)
+
+    return await until_connected(attempt)
 
 
-async def _delete_if_there(zookeeper: ZooKeeper, path: str, version: int) -> None:
+async def _delete_if_present(zookeeper: ZooKeeper, path: str, version: int) -> None:
     try:
         await zookeeper.delete(path, version)
     except (NoNode, BadVersion):
-        pass  # it has gone by itself, or is another by now: the next look decides
+        pass  # the node is gone or is a new one: the next attempt looks at it
 
 
 def _raise_unless_node_exists(*results: object) -> None:
