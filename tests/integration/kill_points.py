@@ -35,7 +35,7 @@ from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.state_changes import DiscardEvents
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.jute import OpCode
-from klamm.zookeeper.server.faults import Fault, Request
+from klamm.zookeeper.server.faults import Fault, RequestInfo
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.znodes import (
     broker_id,
@@ -100,7 +100,7 @@ class Switch:
     def arm(self, session: int) -> None:
         self._session = session
 
-    def on_request(self, request: Request) -> Fault:
+    def on_request(self, request: RequestInfo) -> Fault:
         if request.session_id != self._session or request.opcode not in _WRITES:
             return Fault.NONE
         self.writes.append([])

@@ -32,7 +32,7 @@ from klamm.model.ports import (
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.zookeeper.client import SessionState, ZooKeeperClient
-from klamm.zookeeper.client.connection import Connection, Request
+from klamm.zookeeper.client.connection import PendingRequest, ZooKeeperConnection
 from klamm.zookeeper.jute import ConnectRequest, OpCode
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, available
 
@@ -54,11 +54,11 @@ async def expire(address: str, client: ZooKeeperClient) -> None:
     session_id, password = client.session_id, client._session._password
     host, _, port = address.partition(",")[0].partition(":")
     while client.session_id == session_id:
-        connection = Connection(SystemClock(), lambda _: None)
+        connection = ZooKeeperConnection(SystemClock(), lambda _: None)
         await AsyncioNetwork().connect(lambda connection=connection: connection, host, int(port))
         resumed = asyncio.create_task(connection.handshake(ConnectRequest(0, 6000, session_id, password)))
         await asyncio.sleep(0)
-        connection.send(Request(OpCode.CLOSE_SESSION, b"", ""))
+        connection.send(PendingRequest(OpCode.CLOSE_SESSION, b"", ""))
         await asyncio.gather(resumed, asyncio.shield(connection.closed), return_exceptions=True)
         await asyncio.sleep(0.01)
 

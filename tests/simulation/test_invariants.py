@@ -17,7 +17,7 @@ from klamm.simulation.healed import ClusterSnapshot, Metadata
 from klamm.simulation.invariants import Leadership, Problem, RequestEpochs
 from klamm.wire.apis import ApiKey
 from klamm.wire.server_connection import RequestHeader, request_head
-from klamm.zookeeper.server.tree import Node
+from klamm.zookeeper.server.tree import TreeNode
 from klamm.zookeeper.znodes import partition_state
 from klamm.zookeeper.znodes import topic as topic_znode
 
@@ -252,8 +252,8 @@ BROKER = 77
 ZOMBIE = 66
 
 
-def node(data: bytes, *, zxid: int = 1, version: int = 0, owner: int = 0) -> Node:
-    made = Node(data, (), owner, zxid, 0)
+def node(data: bytes, *, zxid: int = 1, version: int = 0, owner: int = 0) -> TreeNode:
+    made = TreeNode(data, (), owner, zxid, 0)
     made.version = version
     return made
 
@@ -262,7 +262,7 @@ class Tree:
     """Nodes, and a checker that is told of each write."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, TreeNode] = {}
         self.checker = Checker(Frozen(), self.nodes)
         self.write("/controller", b"{}", BROKER, owner=BROKER)
         self.write("/controller_epoch", b"0", BROKER)

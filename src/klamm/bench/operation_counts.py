@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Final
 
 from klamm.testing.relay import End, Relay, Ways
-from klamm.zookeeper.jute import INT, OpCode, Reader
+from klamm.zookeeper.jute import INT, JuteReader, OpCode
 from klamm.zookeeper.server.rules import read_multi
 
 _NAMES: Final = {
@@ -52,7 +52,7 @@ class OperationCounter:
         if not self._greeted:
             self._greeted = True  # the first frame asks for a session and has no operation
             return
-        reader = Reader(frame)
+        reader = JuteReader(frame)
         reader.int32()
         opcode = reader.int32()
         if opcode in (OpCode.PING, OpCode.CLOSE_SESSION, OpCode.AUTH):
@@ -69,7 +69,7 @@ class OperationCounter:
             self._counts[_NAMES.get(OpCode(opcode), OpCode(opcode).name.lower())] += 1
 
 
-def _reads_in(reader: Reader) -> Counter[str]:
+def _reads_in(reader: JuteReader) -> Counter[str]:
     found: Counter[str] = Counter()
     while True:
         opcode, done, _ = reader.multi_header()

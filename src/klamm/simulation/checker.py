@@ -28,7 +28,7 @@ from klamm.simulation import invariants
 from klamm.simulation.healed import Metadata, name_of_state
 from klamm.simulation.invariants import Leadership, Problem, RequestEpochs
 from klamm.wire.apis import ApiKey
-from klamm.zookeeper.server.tree import Node
+from klamm.zookeeper.server.tree import TreeNode
 from klamm.zookeeper.znodes import broker_id, delete_topics, partition_state
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import controller_epoch as epoch_znode
@@ -55,7 +55,7 @@ class Checker:
     def __init__(
         self,
         clock: Clock,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, TreeNode],
         on_decision: Callable[[Decision], None] = lambda record: None,
     ) -> None:
         self._clock = clock
@@ -146,7 +146,7 @@ class Checker:
         elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
             self._on_topic(path, node)
 
-    def _on_controller_epoch(self, node: Node, kind: str, session: int) -> None:
+    def _on_controller_epoch(self, node: TreeNode, kind: str, session: int) -> None:
         try:
             epoch = epoch_znode.decode(epoch_znode.PATH, node.data)
         except ZNodeError:
@@ -166,7 +166,7 @@ class Checker:
         self._elected_at = node.mzxid
         self.elections += 1
 
-    def _on_registration(self, path: str, node: Node | None, kind: str, session: int) -> None:
+    def _on_registration(self, path: str, node: TreeNode | None, kind: str, session: int) -> None:
         try:
             broker = broker_id.id_of(path)
         except ZNodeError:
@@ -181,7 +181,7 @@ class Checker:
             self._broker_epochs[broker] = epoch
             self._registered_by[broker] = node.owner
 
-    def _on_topic(self, path: str, node: Node | None) -> None:
+    def _on_topic(self, path: str, node: TreeNode | None) -> None:
         topic = path.rpartition("/")[2]
         if node is None:
             self._assigned.pop(topic, None)
@@ -195,7 +195,7 @@ class Checker:
         except ZNodeError:
             pass  # the operator's junk: what was right before it is still meant
 
-    def _on_state(self, name: TopicPartition, node: Node, kind: str, path: str, session: int) -> None:
+    def _on_state(self, name: TopicPartition, node: TreeNode, kind: str, path: str, session: int) -> None:
         try:
             after = partition_state.decode(path, node.data)
         except ZNodeError:

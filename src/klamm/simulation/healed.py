@@ -13,7 +13,7 @@ from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.simulation.invariants import Problem, without_controller_epoch
-from klamm.zookeeper.server.tree import Node
+from klamm.zookeeper.server.tree import TreeNode
 from klamm.zookeeper.znodes import (
     broker_id,
     delete_topics,
@@ -49,7 +49,7 @@ class Metadata(NamedTuple):
 # --- pictures ---
 
 
-def of_zookeeper(nodes: Mapping[str, Node]) -> ClusterSnapshot:
+def of_zookeeper(nodes: Mapping[str, TreeNode]) -> ClusterSnapshot:
     brokers: dict[BrokerId, BrokerEpoch] = {}
     assignments: dict[TopicPartition, Assignment] = {}
     states: dict[TopicPartition, tuple[LeaderAndIsr, int]] = {}

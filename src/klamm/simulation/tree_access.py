@@ -12,9 +12,9 @@ from klamm.model.errors import ZooKeeperError
 from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.rules import SEQUENTIAL, Create, Delete, Operation, SetData
+from klamm.zookeeper.server.rules import SEQUENTIAL, CreateNode, DeleteNode, Operation, SetData
 from klamm.zookeeper.server.service import ZooKeeperService
-from klamm.zookeeper.server.tree import Node
+from klamm.zookeeper.server.tree import TreeNode
 
 
 class TreeAccess:
@@ -23,7 +23,7 @@ class TreeAccess:
         self._caller = Caller()
 
     @property
-    def nodes(self) -> Mapping[str, Node]:
+    def nodes(self) -> Mapping[str, TreeNode]:
         return self._service.database.tree.nodes
 
     def read(self, path: str) -> bytes | None:
@@ -42,20 +42,20 @@ class TreeAccess:
         parent = path.rpartition("/")[0]
         if parent and parent not in self.nodes:
             self.put(parent, None)
-        self._write(Create(OpCode.CREATE, path, data, OPEN_ACL, 0))
+        self._write(CreateNode(OpCode.CREATE, path, data, OPEN_ACL, 0))
 
     def put_sequential(self, prefix: str, data: bytes | None) -> None:
         parent = prefix.rpartition("/")[0]
         if parent not in self.nodes:
             self.put(parent, None)
-        self._write(Create(OpCode.CREATE, prefix, data, OPEN_ACL, SEQUENTIAL))
+        self._write(CreateNode(OpCode.CREATE, prefix, data, OPEN_ACL, SEQUENTIAL))
 
     def remove(self, path: str) -> None:
         """With everything below it; not there is fine."""
         for child in self.children(path):
             self.remove(f"{path}/{child}")
         if path in self.nodes:
-            self._write(Delete(path, -1))
+            self._write(DeleteNode(path, -1))
 
     def _write(self, operation: Operation) -> None:
         try:

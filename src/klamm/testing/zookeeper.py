@@ -19,13 +19,13 @@ from klamm.model.ports import OPEN_ACL, CreateMode, SessionListener
 from klamm.zookeeper import jute
 from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.client.bulk_operations import BulkOperations
-from klamm.zookeeper.client.connection import BODY, OnReply, Reply, Request
+from klamm.zookeeper.client.connection import BODY, OnReply, PendingRequest, Reply
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.client_connection import ServerConnection, Sink
-from klamm.zookeeper.server.rules import Create, Delete, Operation, SetData
+from klamm.zookeeper.server.client_connection import ServedConnection, Sink
+from klamm.zookeeper.server.rules import CreateNode, DeleteNode, Operation, SetData
 from klamm.zookeeper.server.service import ZooKeeperService
-from klamm.zookeeper.server.tree import DataSet, Node, NodeCreated, NodeDeleted, Transaction
+from klamm.zookeeper.server.tree import DataSet, NodeCreated, NodeDeleted, Transaction, TreeNode
 
 Lost = Literal["applied", "dropped"]
 """What happened to a write whose answer is lost."""
@@ -57,7 +57,7 @@ class InMemoryTree:
         self.service.followers.append(self._on_commit)
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, TreeNode]:
         return self.service.database.tree.nodes
 
     @property
@@ -67,7 +67,7 @@ class InMemoryTree:
     def children(self, path: str) -> list[str]:
         return list(self.nodes[path].children or ())
 
-    def connect(self, sink: Sink, session_id: int, timeout_ms: int) -> ServerConnection:
+    def connect(self, sink: Sink, session_id: int, timeout_ms: int) -> ServedConnection:
         """A new session with this id, and its connection."""
         sessions = self.service.sessions
         password = sessions.new_password()
@@ -77,7 +77,7 @@ class InMemoryTree:
         connection.data_received(jute.frame(handshake.pack()))
         return connection
 
-    def request(self, connection: ServerConnection, frame: bytes, *, recording: bool) -> None:
+    def request(self, connection: ServedConnection, frame: bytes, *, recording: bool) -> None:
         self._recording = recording
         connection.data_received(frame)
         self._recording = False
@@ -125,7 +125,7 @@ class InMemoryZooKeeper(BulkOperations):
         self.lose_answers: list[Lost] = []
         """The answers to the next writes are lost, one each."""
         self.expired = False
-        self._in_flight: deque[Request] = deque()
+        self._in_flight: deque[PendingRequest] = deque()
         self._inbox: list[bytes] = []
         self._open(session_id)
 
@@ -139,13 +139,15 @@ class InMemoryZooKeeper(BulkOperations):
             self.put(parent)
         mode = CreateMode.EPHEMERAL if owner else CreateMode.PERSISTENT
         known = path in self.tree.nodes
-        self.tree.write(SetData(path, raw, -1) if known else Create(OpCode.CREATE, path, raw, OPEN_ACL, mode), owner)
+        self.tree.write(
+            SetData(path, raw, -1) if known else CreateNode(OpCode.CREATE, path, raw, OPEN_ACL, mode), owner
+        )
 
     def remove(self, path: str) -> None:
         """Delete a node and everything below it as another client."""
         for child in self.tree.children(path):
             self.remove(f"{path}/{child}")
-        self.tree.write(Delete(path, -1), 0)
+        self.tree.write(DeleteNode(path, -1), 0)
 
     def data(self, path: str) -> bytes:
         return self.tree.nodes[path].data or b""
@@ -201,11 +203,11 @@ class InMemoryZooKeeper(BulkOperations):
         self._connected = True
 
     def _submit(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
-        request = Request(opcode, body, path, on_reply)
+        request = PendingRequest(opcode, body, path, on_reply)
         asyncio.get_running_loop().call_soon(self._arrive, request)
         return request.future
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: PendingRequest) -> None:
         """The request is at the server."""
         writes, lost = request.opcode in WRITES, None
         if writes:
@@ -238,6 +240,6 @@ class InMemoryZooKeeper(BulkOperations):
             payload = frame[jute.INT.size :]
             xid, zxid, code = jute.REPLY_HEADER.unpack_from(payload)
             if xid == jute.XID_EVENT:
-                self._deliver(jute.Reader(payload, BODY).watch_event())
+                self._deliver(jute.JuteReader(payload, BODY).watch_event())
             else:
                 self._in_flight.popleft().finish(Reply(zxid, payload), code)

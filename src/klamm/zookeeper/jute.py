@@ -163,7 +163,7 @@ def event_frame(event: WatchEvent, zxid: int = -1) -> bytes:
 # --- unpacking -------------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class JuteReader:
     """A position in one payload. Every method consumes what it returns."""
 
     __slots__ = ("data", "position")
@@ -272,7 +272,7 @@ class ConnectRequest(NamedTuple):
 
     @classmethod
     def unpack(cls, payload: bytes | bytearray | memoryview) -> ConnectRequest:
-        reader = Reader(payload)
+        reader = JuteReader(payload)
         _protocol, last_zxid, timeout_ms, session_id = reader.int32(), reader.int64(), reader.int32(), reader.int64()
         password = reader.buffer() or b""
         return cls(last_zxid, timeout_ms, session_id, password, reader.boolean() if reader.remaining else None)
@@ -291,7 +291,7 @@ class ConnectResponse(NamedTuple):
 
     @classmethod
     def unpack(cls, payload: bytes | bytearray | memoryview) -> ConnectResponse:
-        reader = Reader(payload)
+        reader = JuteReader(payload)
         _protocol, timeout_ms, session_id = reader.int32(), reader.int32(), reader.int64()
         password = reader.buffer() or b""
         return cls(timeout_ms, session_id, password, reader.boolean() if reader.remaining else None)

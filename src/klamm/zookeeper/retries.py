@@ -17,8 +17,8 @@ RECONNECT_PAUSE_S: Final = 0.1
 
 
 async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. Other errors, also
-    SessionExpired, are raised."""
+    """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. It raises other
+    errors, also SessionExpired."""
     while True:
         try:
             return await call()

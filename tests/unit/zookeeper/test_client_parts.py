@@ -99,7 +99,7 @@ class TestWatchRegistry:
         assert max(map(len, bodies)) <= FRAME_BYTES + 100
         found: list[str] = []
         for body in bodies:
-            reader = jute.Reader(body)
+            reader = jute.JuteReader(body)
             assert reader.int64() == 7
             found += reader.strings()
             assert (reader.strings(), reader.strings(), reader.remaining) == ([], [], 0)
@@ -115,7 +115,7 @@ class TestWatchRegistry:
 
 class TestBulk:
     def test_split_by_count_and_by_bytes(self) -> None:
-        frame = bulk.Frame(500, 128 * 1024)
+        frame = bulk.FrameLimit(500, 128 * 1024)
         assert list(bulk.split([b"x"] * 1001, frame)) == [(0, 500), (500, 1000), (1000, 1001)]
         large = b"x" * 60_000
         assert list(bulk.split([large] * 5, frame)) == [(0, 2), (2, 4), (4, 5)]

@@ -34,16 +34,18 @@ def test_a_null_password_is_taken() -> None:
 
 
 def test_records_round_trip() -> None:
-    assert jute.Reader(jute.pack_stat(STAT)).stat() == STAT
+    assert jute.JuteReader(jute.pack_stat(STAT)).stat() == STAT
     assert len(jute.pack_stat(STAT)) == 68
     acl = (*OPEN_ACL, Acl(1, "digest", "ü:x"))
-    assert jute.Reader(jute.pack_acl(acl)).acl() == acl
-    assert jute.Reader(b"\xff\xff\xff\xff").acl() == ()
-    assert jute.Reader(jute.pack_strings(["a", "", "ü"])).strings() == ["a", "", "ü"]
+    assert jute.JuteReader(jute.pack_acl(acl)).acl() == acl
+    assert jute.JuteReader(b"\xff\xff\xff\xff").acl() == ()
+    assert jute.JuteReader(jute.pack_strings(["a", "", "ü"])).strings() == ["a", "", "ü"]
 
 
 def test_null_and_empty_stay_different() -> None:
-    reader = jute.Reader(jute.pack_buffer(None) + jute.pack_buffer(b"") + jute.pack_string(None) + jute.pack_string(""))
+    reader = jute.JuteReader(
+        jute.pack_buffer(None) + jute.pack_buffer(b"") + jute.pack_string(None) + jute.pack_string("")
+    )
     assert [reader.buffer(), reader.buffer(), reader.string(), reader.string()] == [None, b"", None, ""]
     assert reader.remaining == 0
 
@@ -52,29 +54,29 @@ def test_an_event_is_a_frame_with_xid_minus_1() -> None:
     frame = jute.event_frame(WatchEvent(WatchKind.CREATED, "/a"), zxid=7)
     assert jute.INT.unpack_from(frame)[0] == len(frame) - 4
     assert jute.REPLY_HEADER.unpack_from(frame, 4) == (-1, 7, 0)
-    assert jute.Reader(frame, 20).watch_event() == WatchEvent(WatchKind.CREATED, "/a")
+    assert jute.JuteReader(frame, 20).watch_event() == WatchEvent(WatchKind.CREATED, "/a")
 
 
 @pytest.mark.parametrize(
     ("data", "read"),
     [
-        (b"\0\0\0", jute.Reader.int32),
-        (b"\0" * 7, jute.Reader.int64),
-        (b"", jute.Reader.boolean),
-        (b"\0\0\0\x05abc", jute.Reader.buffer),
-        (b"\xff\xff\xff\xfe", jute.Reader.buffer),
-        (b"\0\0\0\x01\xff", jute.Reader.string),
-        (b"\xff\xff\xff\xff", jute.Reader.path),
-        (b"\xff\xff\xff\xff", jute.Reader.strings),
-        (b"\x7f\xff\xff\xff", jute.Reader.strings),
-        (b"\x7f\xff\xff\xff", jute.Reader.acl),
-        (b"\0" * 67, jute.Reader.stat),
-        (b"\0\0\0\x63\0\0\0\x03\0\0\0\x01/", jute.Reader.watch_event),
+        (b"\0\0\0", jute.JuteReader.int32),
+        (b"\0" * 7, jute.JuteReader.int64),
+        (b"", jute.JuteReader.boolean),
+        (b"\0\0\0\x05abc", jute.JuteReader.buffer),
+        (b"\xff\xff\xff\xfe", jute.JuteReader.buffer),
+        (b"\0\0\0\x01\xff", jute.JuteReader.string),
+        (b"\xff\xff\xff\xff", jute.JuteReader.path),
+        (b"\xff\xff\xff\xff", jute.JuteReader.strings),
+        (b"\x7f\xff\xff\xff", jute.JuteReader.strings),
+        (b"\x7f\xff\xff\xff", jute.JuteReader.acl),
+        (b"\0" * 67, jute.JuteReader.stat),
+        (b"\0\0\0\x63\0\0\0\x03\0\0\0\x01/", jute.JuteReader.watch_event),
     ],
 )
-def test_what_does_not_fit_is_a_marshalling_error(data: bytes, read: Callable[[jute.Reader], object]) -> None:
+def test_what_does_not_fit_is_a_marshalling_error(data: bytes, read: Callable[[jute.JuteReader], object]) -> None:
     with pytest.raises(errors.MarshallingError):
-        read(jute.Reader(data))
+        read(jute.JuteReader(data))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from klamm.zookeeper.server.database import Database
 from klamm.zookeeper.server.files import JournalDamaged
 from klamm.zookeeper.server.journal import FileJournal, JournalUnusable
 from klamm.zookeeper.server.memory import MemoryZooKeeper
-from klamm.zookeeper.server.rules import Create, Delete, SetAcl, SetData
+from klamm.zookeeper.server.rules import CreateNode, DeleteNode, SetAcl, SetData
 from klamm.zookeeper.server.sessions import SessionTable
 from klamm.zookeeper.server.transaction_records import pack_snapshot
 
@@ -64,11 +64,11 @@ def write_some(database: Database[Any], count: int, seed: int = 1) -> list[bytes
         path = f"/n{number}"
         flags = choice.choice((0, 1, 2, 4))
         acl = choice.choice((OPEN_ACL, (Acl(1, "world", "anyone"), Acl(31, "ip", "127.0.0.1"))))
-        database.multi([Create(OpCode.CREATE, path, choice.choice((None, b"", b"data")), acl, flags)], caller)
+        database.multi([CreateNode(OpCode.CREATE, path, choice.choice((None, b"", b"data")), acl, flags)], caller)
         states.append(state(database))
         database.multi([SetData(path, b"x" * choice.randrange(40), -1), SetAcl(path, OPEN_ACL, -1)], caller)
         states.append(state(database))
-        database.multi([Delete(path, choice.choice((-1, 5)))], caller)
+        database.multi([DeleteNode(path, choice.choice((-1, 5)))], caller)
         states.append(state(database))
     database.close_session(session.id)
     states.append(state(database))
@@ -106,7 +106,7 @@ def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture, mon
         journal.flush()
         ends.append(path.stat().st_size)
         states.append(state(database))
-        database.multi([Create(OpCode.CREATE, f"/n{number}", b"data", OPEN_ACL, number % 2)], Caller(session.id))
+        database.multi([CreateNode(OpCode.CREATE, f"/n{number}", b"data", OPEN_ACL, number % 2)], Caller(session.id))
     journal.flush()
     ends.append(path.stat().st_size)
     states.append(state(database))

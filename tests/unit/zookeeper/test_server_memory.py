@@ -13,8 +13,8 @@ from klamm.model.ports import OPEN_ACL
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
 from klamm.simulation.network import SimulatedNetwork
 from klamm.zookeeper import jute
-from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, OpCode, Reader
-from klamm.zookeeper.server.faults import Fault, Request, SeededFaults
+from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, JuteReader, OpCode
+from klamm.zookeeper.server.faults import Fault, RequestInfo, SeededFaults
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 HOST, PORT = "zookeeper", 2181
@@ -194,9 +194,9 @@ class Script:
 
     def __init__(self, *faults: Fault) -> None:
         self.faults = list(faults)
-        self.seen: list[Request] = []
+        self.seen: list[RequestInfo] = []
 
-    def on_request(self, request: Request) -> Fault:
+    def on_request(self, request: RequestInfo) -> Fault:
         self.seen.append(request)
         return self.faults.pop(0) if self.faults else Fault.NONE
 
@@ -231,7 +231,7 @@ def test_delays_keep_the_order_and_a_seed_repeats_them() -> None:
         for number in range(50):
             client.send(OpCode.CREATE, jute.pack_create(f"/n{number}", b"", OPEN_ACL, 0))
         await asyncio.sleep(3)
-        assert [Reader(frame).int32() for _at, frame in client.frames] == list(range(1, 51))
+        assert [JuteReader(frame).int32() for _at, frame in client.frames] == list(range(1, 51))
         runs.append([at for at, _frame in client.frames])
 
     for seed in (1, 1, 2):

@@ -10,7 +10,7 @@ import pytest
 from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import ConnectRequest, OpCode
-from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.service import ZooKeeperService
 
 
@@ -46,7 +46,7 @@ class Collector:
         return found  # type: ignore[return-value]
 
 
-def connected(service: ZooKeeperService) -> tuple[ServerConnection, Collector]:
+def connected(service: ZooKeeperService) -> tuple[ServedConnection, Collector]:
     sink = Collector()
     connection = service.connection(sink, "127.0.0.1")
     connection.data_received(jute.frame(ConnectRequest(0, 4000).pack()))

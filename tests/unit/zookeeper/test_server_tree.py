@@ -14,7 +14,7 @@ from klamm.model.ports import OPEN_ACL
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
 from klamm.zookeeper.server.database import Database, Failed
-from klamm.zookeeper.server.rules import Check, Create, Delete, Operation, SetData, validate_path
+from klamm.zookeeper.server.rules import CheckVersion, CreateNode, DeleteNode, Operation, SetData, validate_path
 from klamm.zookeeper.server.sessions import SessionTable
 from klamm.zookeeper.server.transaction_records import pack_snapshot
 from klamm.zookeeper.server.tree import Effect, Transaction
@@ -53,13 +53,13 @@ def state(of: Database[Any]) -> tuple[bytes, dict[int, list[str]], list[str]]:
 
 operations = st.one_of(
     st.builds(
-        lambda path, flags: Create(OpCode.CREATE2, path, b"new", OPEN_ACL, flags),
+        lambda path, flags: CreateNode(OpCode.CREATE2, path, b"new", OPEN_ACL, flags),
         st.sampled_from(PATHS),
         st.sampled_from((0, 0, 0, 1, 2, 3, 4)),
     ),
-    st.builds(lambda path, version: Delete(path, version), st.sampled_from(PATHS), st.sampled_from((-1, -1, 0))),
+    st.builds(lambda path, version: DeleteNode(path, version), st.sampled_from(PATHS), st.sampled_from((-1, -1, 0))),
     st.builds(lambda path, data: SetData(path, data, -1), st.sampled_from(PATHS), st.sampled_from((None, b"", b"x"))),
-    st.builds(lambda path: Check(path, 0), st.sampled_from(PATHS)),
+    st.builds(lambda path: CheckVersion(path, 0), st.sampled_from(PATHS)),
 )
 multis = st.lists(st.lists(operations, max_size=8), max_size=12)
 
@@ -114,12 +114,12 @@ def test_good_paths(path: str) -> None:
 def test_an_empty_container_goes_once_it_had_a_child() -> None:
     base = database()
     caller = Caller()
-    base.write(Create(OpCode.CREATE_CONTAINER, "/c", b"", OPEN_ACL, 4), caller)
+    base.write(CreateNode(OpCode.CREATE_CONTAINER, "/c", b"", OPEN_ACL, 4), caller)
     base.delete_empty_containers()
     assert "/c" in base.tree.nodes
-    base.write(Create(OpCode.CREATE, "/c/x", b"", OPEN_ACL, 0), caller)
+    base.write(CreateNode(OpCode.CREATE, "/c/x", b"", OPEN_ACL, 0), caller)
     base.delete_empty_containers()
-    base.write(Delete("/c/x", -1), caller)
+    base.write(DeleteNode("/c/x", -1), caller)
     base.delete_empty_containers()
     assert "/c" not in base.tree.nodes
     assert not base.tree.containers

@@ -20,10 +20,9 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.memory import MemoryZooKeeper
-from klamm.zookeeper.server.rules import Create as CreateNode
-from klamm.zookeeper.server.rules import Delete, SetData
+from klamm.zookeeper.server.rules import CreateNode, DeleteNode, SetData
 
 BATCH = 500
 PATHS = [f"/{number:04d}" for number in range(5 * BATCH)]
@@ -43,7 +42,7 @@ class Between:
         self._serve = server.service.request
         server.service.request = self.request  # type: ignore[method-assign]
 
-    def request(self, connection: ServerConnection, payload: bytes) -> None:
+    def request(self, connection: ServedConnection, payload: bytes) -> None:
         _xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
         if opcode == OpCode.MULTI_READ:
             self.reads += 1
@@ -60,7 +59,7 @@ class Between:
         stranger = Caller(session_id=1)
         self.database.write(SetData(PATHS[batch * BATCH], b"new", -1), stranger)
         if batch == 1:
-            self.database.write(Delete(PATHS[BATCH + 1], -1), stranger)
+            self.database.write(DeleteNode(PATHS[BATCH + 1], -1), stranger)
             self.database.write(CreateNode(OpCode.CREATE, MISSING, b"", OPEN_ACL, 0), stranger)
 
 

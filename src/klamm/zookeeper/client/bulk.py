@@ -33,15 +33,15 @@ from klamm.zookeeper.client.address import Chroot
 from klamm.zookeeper.jute import OpCode
 
 
-class Frame(NamedTuple):
+class FrameLimit(NamedTuple):
     """The most that goes into one request."""
 
     operations: int
     bytes: int
 
 
-READ_FRAME: Final = Frame(500, 128 * 1024)
-WRITE_FRAME: Final = Frame(1000, 256 * 1024)
+READ_FRAME: Final = FrameLimit(500, 128 * 1024)
+WRITE_FRAME: Final = FrameLimit(1000, 256 * 1024)
 """Each transaction costs the server as much as a hundred sets in it, so writes come in larger ones, half as many in
 flight."""
 
@@ -102,7 +102,7 @@ def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterato
             yield from _bodies(base, READ_FRAME, b"", pack_reads(opcode, batch, chroot))
 
 
-def _bodies(base: int, frame: Frame, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+def _bodies(base: int, frame: FrameLimit, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
     """Mostly one: `split` costs as much as the packing, so it is asked only when the bytes do not fit."""
     whole = b"".join((head, *packed, jute.MULTI_END))
     if len(whole) - len(head) - len(jute.MULTI_END) <= frame.bytes:
@@ -210,7 +210,7 @@ def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[byt
     return [b"%b%b%b\0" % (header, lengths[len(raw)], raw) for raw in raws]
 
 
-def split(operations: Sequence[bytes], frame: Frame) -> Iterator[tuple[int, int]]:
+def split(operations: Sequence[bytes], frame: FrameLimit) -> Iterator[tuple[int, int]]:
     """Ranges [start, stop) of operations that go into one frame each."""
     start, size = 0, 0
     for index, operation in enumerate(operations):
@@ -282,7 +282,7 @@ def unpack_contents(body: bytes, position: int, paths: Sequence[str]) -> Content
 
 def unpack_children(body: bytes, position: int, paths: Sequence[str]) -> list[list[str] | None]:
     """Results of a multi-read of getChildren."""
-    reader = jute.Reader(body, position)
+    reader = jute.JuteReader(body, position)
     listings: list[list[str] | None] = []
     for path in paths:
         kind, _done, code = reader.multi_header()

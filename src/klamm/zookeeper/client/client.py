@@ -13,7 +13,7 @@ from klamm.zookeeper import jute
 from klamm.zookeeper.client.address import ConnectString
 from klamm.zookeeper.client.bulk_operations import BulkOperations
 from klamm.zookeeper.client.connection import OnReply, Reply
-from klamm.zookeeper.client.session import Session, SessionState
+from klamm.zookeeper.client.session import ClientSession, SessionState
 from klamm.zookeeper.jute import OpCode
 
 
@@ -32,7 +32,7 @@ class ZooKeeperClient(BulkOperations):
     ) -> None:
         servers, chroot = ConnectString.parse(connect_string)
         super().__init__(chroot, frame_bytes_max)
-        self._session = Session(network, clock, random, servers, session_timeout_ms, self._deliver, self._watches)
+        self._session = ClientSession(network, clock, random, servers, session_timeout_ms, self._deliver, self._watches)
         self._session.credentials.extend(credentials)
         self._connection_timeout_ms = connection_timeout_ms or session_timeout_ms
 

@@ -29,15 +29,15 @@ class Reply(NamedTuple):
     payload: bytes
     """Header included, so that nothing is copied: the body is at BODY."""
 
-    def reader(self) -> jute.Reader:
-        return jute.Reader(self.payload, BODY)
+    def reader(self) -> jute.JuteReader:
+        return jute.JuteReader(self.payload, BODY)
 
 
 OnReply = Callable[[int, int], None]
 """Called with zxid and error code as the reply arrives, in order with the events around it."""
 
 
-class Request:
+class PendingRequest:
     """A request from its submission to its end; every one ends, with a reply or an error."""
 
     __slots__ = ("body", "future", "on_reply", "opcode", "path", "xid")
@@ -89,7 +89,7 @@ class FrameBuffer:
         return payloads
 
 
-class Connection(asyncio.Protocol):
+class ZooKeeperConnection(asyncio.Protocol):
     def __init__(self, clock: Clock, on_event: Callable[[WatchEvent], None]) -> None:
         self._clock = clock
         self._on_event = on_event
@@ -97,8 +97,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer()
         self._outgoing: list[bytes] = []
-        self._in_flight: deque[Request] = deque()
-        self._auths: deque[Request] = deque()
+        self._in_flight: deque[PendingRequest] = deque()
+        self._auths: deque[PendingRequest] = deque()
         self._handshake: asyncio.Future[jute.ConnectResponse] = self._loop.create_future()
         self._xid = 0
         self._lost: str | None = None  # why
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._write(jute.frame(request.pack()))
         return await asyncio.shield(self._handshake)
 
-    def send(self, request: Request) -> None:
+    def send(self, request: PendingRequest) -> None:
         if self._lost is not None:
             request.fail(ConnectionLoss(request.path, self._lost))
             return
@@ -150,8 +150,8 @@ class Connection(asyncio.Protocol):
         self._in_flight.append(request)
         self._write(jute.request_frame(request.xid, request.opcode, request.body))
 
-    def authenticate(self, scheme: str, credential: bytes) -> Request:
-        request = Request(OpCode.AUTH, b"", "")
+    def authenticate(self, scheme: str, credential: bytes) -> PendingRequest:
+        request = PendingRequest(OpCode.AUTH, b"", "")
         self._auths.append(request)
         self._write(jute.request_frame(jute.XID_AUTH, OpCode.AUTH, jute.pack_auth(scheme, credential)))
         return request
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             raise MarshallingError(detail=f"reply of {len(payload)} bytes")
         xid, zxid, code = jute.REPLY_HEADER.unpack_from(payload)
         if xid == jute.XID_EVENT:
-            self._on_event(jute.Reader(payload, BODY).watch_event())
+            self._on_event(jute.JuteReader(payload, BODY).watch_event())
             return
         self.last_answered = self.last_received
         if zxid > self.last_zxid:
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         request = self._auths.popleft() if xid == jute.XID_AUTH and self._auths else self._take(xid, code)
         request.finish(Reply(zxid, payload), code)
 
-    def _take(self, xid: int, code: int) -> Request:
+    def _take(self, xid: int, code: int) -> PendingRequest:
         if self._in_flight and self._in_flight[0].xid == xid:
             return self._in_flight.popleft()
         if code == Unimplemented.code:

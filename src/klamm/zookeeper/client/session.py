@@ -38,7 +38,7 @@ from klamm.model.errors import (
 from klamm.model.ports import Clock, Network, SessionListener, WatchEvent
 from klamm.zookeeper import jute
 from klamm.zookeeper.client.address import ServerAddress
-from klamm.zookeeper.client.connection import Connection, OnReply, Reply, Request
+from klamm.zookeeper.client.connection import OnReply, PendingRequest, Reply, ZooKeeperConnection
 from klamm.zookeeper.client.watches import WatchRegistry
 from klamm.zookeeper.jute import OpCode
 
@@ -68,7 +68,7 @@ _REFUSALS: Final[dict[SessionState, Callable[[str], ZooKeeperError]]] = {
 }
 
 
-class Session:
+class ClientSession:
     def __init__(
         self,
         network: Network,
@@ -96,10 +96,10 @@ class Session:
         self.disconnections = 0
         self._password = jute.NO_PASSWORD
         self._last_zxid = 0
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperConnection | None = None
         self._answered = 0.0  # both times are set by start: a constructor needs no running loop
         self._disconnected_at = 0.0
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[PendingRequest] = deque()
         self._server_has_multi_read: dict[ServerAddress, bool] = {}
         self._first_session = True
         self._announced = False
@@ -142,7 +142,7 @@ class Session:
         connection, self._connection = self._connection, None
         if connection is None or not connection.is_open:
             return
-        farewell = Request(OpCode.CLOSE_SESSION, b"", "")
+        farewell = PendingRequest(OpCode.CLOSE_SESSION, b"", "")
         connection.send(farewell)
         try:
             async with asyncio.timeout(self.timeout_ms / 1000):
@@ -155,7 +155,7 @@ class Session:
 
     def submit(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
         """Send now, or when there is a connection again. The future ends with the reply or an error, always."""
-        request = Request(opcode, body, path, on_reply)
+        request = PendingRequest(opcode, body, path, on_reply)
         refusal = _REFUSALS.get(self.state)
         if refusal is not None:
             request.fail(refusal(path))
@@ -216,8 +216,8 @@ class Session:
                 await self._serve(connection)
                 self._next_server()
 
-    async def _open(self, server: ServerAddress) -> Connection:
-        connection = Connection(self._clock, self._deliver)
+    async def _open(self, server: ServerAddress) -> ZooKeeperConnection:
+        connection = ZooKeeperConnection(self._clock, self._deliver)
         try:
             await self._network.connect(lambda: connection, server.host, server.port)
             wanted = jute.ConnectRequest(
@@ -238,10 +238,10 @@ class Session:
             raise
         return connection
 
-    async def _probe(self, connection: Connection) -> bool:
+    async def _probe(self, connection: ZooKeeperConnection) -> bool:
         """Alone and first: a server without multi-read closes, and whatever else was in flight would be lost."""
         try:
-            await self._send(connection, Request(OpCode.MULTI_READ, jute.MULTI_END, ""))
+            await self._send(connection, PendingRequest(OpCode.MULTI_READ, jute.MULTI_END, ""))
         except MarshallingError:
             return False
         return True
@@ -260,10 +260,10 @@ class Session:
         self.timeout_ms = response.timeout_ms
         self._disconnected_at = self._clock.monotonic()  # the session lives, even if this connection comes to nothing
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ZooKeeperConnection) -> None:
         """From here on requests go out; returns when the connection is lost."""
         for body in self._watches.set_watches():
-            self._send(connection, Request(OpCode.SET_WATCHES, body, "")).add_done_callback(_ignore_outcome)
+            self._send(connection, PendingRequest(OpCode.SET_WATCHES, body, "")).add_done_callback(_ignore_outcome)
         self._connection = connection
         self.state = SessionState.CONNECTED
         while self._waiting:
@@ -278,7 +278,7 @@ class Session:
         self.disconnections += 1
         logger.info("session 0x%x: disconnected", self.session_id)
 
-    async def _keep_alive(self, connection: Connection) -> None:
+    async def _keep_alive(self, connection: ZooKeeperConnection) -> None:
         timeout = self.timeout_ms / 1000
         while not connection.closed.done():
             now = self._clock.monotonic()
@@ -366,7 +366,7 @@ class Session:
 
     # --- small parts ---
 
-    def _send(self, connection: Connection, request: Request) -> asyncio.Future[Reply]:
+    def _send(self, connection: ZooKeeperConnection, request: PendingRequest) -> asyncio.Future[Reply]:
         if request.opcode is OpCode.MULTI_READ and not self.has_multi_read:
             # It waited for a connection, which came to a server that would drop it for this request.
             request.fail(Unimplemented(request.path))

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final, cast
 
 from klamm.model.ports import Listening, Network
-from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.service import ZooKeeperService
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
@@ -63,7 +63,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._connection: ServerConnection | None = None
+        self._connection: ServedConnection | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._held: deque[bytes | None] = deque()  # frames on their way, None for the end
         self._release_at = 0.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.zookeeper import jute
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.sessions import Session
+from klamm.zookeeper.server.sessions import ServerSession
 
 if TYPE_CHECKING:
     from klamm.zookeeper.server.service import ZooKeeperService
@@ -33,10 +33,10 @@ class Sink(Protocol):
         """Close once everything sent has left."""
 
 
-class ServerConnection:
+class ServedConnection:
     def __init__(self, service: ZooKeeperService, sink: Sink, address: str) -> None:
         self.caller = Caller(address=address)
-        self.session: Session[ServerConnection] | None = None
+        self.session: ServerSession[ServedConnection] | None = None
         self.open = True
         self._service = service
         self._sink = sink

@@ -15,8 +15,8 @@ from klamm.model.ports import Clock
 from klamm.zookeeper import jute
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.rules import Check, Create, Operation, SetAcl, SetData, prepare
-from klamm.zookeeper.server.sessions import Session, SessionTable
+from klamm.zookeeper.server.rules import CheckVersion, CreateNode, Operation, SetAcl, SetData, prepare
+from klamm.zookeeper.server.sessions import ServerSession, SessionTable
 from klamm.zookeeper.server.tree import (
     Effect,
     NodeDeleted,
@@ -101,7 +101,7 @@ class Database(Generic[C]):
         """A write that is refused before anything of it can be tried."""
         self._commit(self._begin(), 0)
 
-    def open_session(self, timeout_ms: int) -> Session[C]:
+    def open_session(self, timeout_ms: int) -> ServerSession[C]:
         transaction = self._begin()
         wall_ms = transaction.time_ms
         opened = SessionOpened(self.sessions.new_id(wall_ms), timeout_ms, self.sessions.new_password())
@@ -165,9 +165,9 @@ class Database(Generic[C]):
         match operation:
             case SetData() | SetAcl():  # first: there are most of them
                 return self.tree.nodes[effect.path].packed_stat()
-            case Create(opcode=OpCode.CREATE):
+            case CreateNode(opcode=OpCode.CREATE):
                 return jute.pack_string(effect.path)
-            case Create():
+            case CreateNode():
                 return jute.pack_string(effect.path) + self.tree.nodes[effect.path].packed_stat()
         return b""
 
@@ -177,10 +177,10 @@ def result_opcode(operation: Operation) -> int:
     match operation:
         case SetData():
             return OpCode.SET_DATA
-        case Create(opcode=OpCode.CREATE):
+        case CreateNode(opcode=OpCode.CREATE):
             return OpCode.CREATE
-        case Create():
+        case CreateNode():
             return OpCode.CREATE2
-        case Check():
+        case CheckVersion():
             return OpCode.CHECK
     return OpCode.DELETE

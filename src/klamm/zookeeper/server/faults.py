@@ -18,13 +18,13 @@ class Fault(Enum):
     LOSE_REPLY = auto()
 
 
-class Request(NamedTuple):
+class RequestInfo(NamedTuple):
     session_id: int
     opcode: int
 
 
 class Faults(Protocol):
-    def on_request(self, request: Request) -> Fault:
+    def on_request(self, request: RequestInfo) -> Fault:
         """Asked before a request is looked at. Anything but NONE cuts its connection."""
 
     def reply_delay(self) -> float:
@@ -41,7 +41,7 @@ class SeededFaults:
     delay_min: float = 0.0
     delay_max: float = 0.0
 
-    def on_request(self, request: Request) -> Fault:
+    def on_request(self, request: RequestInfo) -> Fault:
         drawn = self.random.random()
         if drawn < self.lose_request:
             return Fault.LOSE_REQUEST

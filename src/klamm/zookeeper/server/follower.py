@@ -21,13 +21,13 @@ from typing import Final
 from klamm.model.errors import ZooKeeperError
 from klamm.model.ports import Clock, Network
 from klamm.zookeeper import jute
-from klamm.zookeeper.jute import ConnectRequest, OpCode, Reader
+from klamm.zookeeper.jute import ConnectRequest, JuteReader, OpCode
 from klamm.zookeeper.server import rules
 from klamm.zookeeper.server.acceptor import AcceptingServer
-from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.server.service import ZooKeeperService
-from klamm.zookeeper.server.sessions import Session, SessionTable
+from klamm.zookeeper.server.sessions import ServerSession, SessionTable
 from klamm.zookeeper.server.transaction_records import pack_snapshot, unpack_snapshot
 from klamm.zookeeper.server.tree import SessionClosed, SessionOpened, Transaction
 
@@ -41,13 +41,13 @@ class FollowerService(ZooKeeperService):
     def __init__(self, leader: ZooKeeperService, clock: Clock) -> None:
         super().__init__(clock, random.Random(0), frame_bytes_max=leader.frame_bytes_max, sessions=leader.sessions)
         self.leader = leader
-        self._queued: dict[ServerConnection, deque[bytes]] = {}
+        self._queued: dict[ServedConnection, deque[bytes]] = {}
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._copy()
 
     def _copy(self) -> None:
         state = self.leader.database
-        unused: SessionTable[ServerConnection] = SessionTable(
+        unused: SessionTable[ServedConnection] = SessionTable(
             tick_ms=1, timeout_ms_min=1, timeout_ms_max=1, random=random.Random(0)
         )
         snapshot = pack_snapshot(state.zxid, state.tree, state.sessions)
@@ -83,10 +83,10 @@ class FollowerService(ZooKeeperService):
         self.leader.flush()  # its journal first, and what its own clients are told of our writes
         super().flush()
 
-    def _open(self, wanted: ConnectRequest) -> Session[ServerConnection]:
+    def _open(self, wanted: ConnectRequest) -> ServerSession[ServedConnection]:
         return self.leader._open(wanted)
 
-    def request(self, connection: ServerConnection, payload: bytes) -> None:
+    def request(self, connection: ServedConnection, payload: bytes) -> None:
         queue = self._queued.get(connection)
         if queue is not None:
             queue.append(payload)
@@ -94,7 +94,7 @@ class FollowerService(ZooKeeperService):
         session = connection.session
         assert session is not None
         xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
-        reader = Reader(payload, jute.REQUEST_HEADER.size)
+        reader = JuteReader(payload, jute.REQUEST_HEADER.size)
         if session.connection is connection:
             self.sessions.touch(session, self.database.now_ms())
         if opcode == OpCode.SYNC:
@@ -106,7 +106,7 @@ class FollowerService(ZooKeeperService):
         else:
             self._write(connection, xid, opcode, reader)
 
-    def _write(self, connection: ServerConnection, xid: int, opcode: int, reader: Reader) -> None:
+    def _write(self, connection: ServedConnection, xid: int, opcode: int, reader: JuteReader) -> None:
         error, body = 0, b""
         try:
             body = self.leader._handlers[opcode](connection, reader)
@@ -121,7 +121,7 @@ class FollowerService(ZooKeeperService):
 
         self._when_current(connection, answer)
 
-    def _when_current(self, connection: ServerConnection, answer: Callable[[], None]) -> None:
+    def _when_current(self, connection: ServedConnection, answer: Callable[[], None]) -> None:
         """Answer when we have all that the leader has now; what comes behind it on this connection waits."""
         if self.leader.database.zxid <= self.database.zxid:
             answer()

@@ -11,9 +11,9 @@ from typing import Final
 
 from klamm.model.errors import BadArguments, MarshallingError, NoAuth, NoNode
 from klamm.zookeeper import jute
-from klamm.zookeeper.jute import OpCode, Permission, Reader
+from klamm.zookeeper.jute import JuteReader, OpCode, Permission
 from klamm.zookeeper.server.access import Caller, permitted, require, shown_to
-from klamm.zookeeper.server.tree import Node, Tree
+from klamm.zookeeper.server.tree import Tree, TreeNode
 from klamm.zookeeper.server.watch_table import Family, Mode, W
 
 _GET_DATA: Final = int(OpCode.GET_DATA)
@@ -22,7 +22,7 @@ _HEADER_AND_LENGTH: Final = struct.Struct(">i?ii")
 """Header of one operation, and the length of the path or the data behind it."""
 
 
-def readable(tree: Tree, path: str, caller: Caller) -> Node:
+def readable(tree: Tree, path: str, caller: Caller) -> TreeNode:
     node = tree.nodes.get(path)
     if node is None:
         raise NoNode(path)
@@ -30,7 +30,7 @@ def readable(tree: Tree, path: str, caller: Caller) -> Node:
     return node
 
 
-def exists(tree: Tree, caller: Caller, reader: Reader, watches: Family[W], watcher: W) -> bytes:
+def exists(tree: Tree, caller: Caller, reader: JuteReader, watches: Family[W], watcher: W) -> bytes:
     path, watch = reader.path(), reader.boolean()
     if "\x00" in path:
         raise BadArguments(path)
@@ -44,7 +44,7 @@ def exists(tree: Tree, caller: Caller, reader: Reader, watches: Family[W], watch
     return node.packed_stat()
 
 
-def get_data(tree: Tree, caller: Caller, reader: Reader, watches: Family[W], watcher: W) -> bytes:
+def get_data(tree: Tree, caller: Caller, reader: JuteReader, watches: Family[W], watcher: W) -> bytes:
     path, watch = reader.path(), reader.boolean()
     node = readable(tree, path, caller)
     if watch:
@@ -53,7 +53,7 @@ def get_data(tree: Tree, caller: Caller, reader: Reader, watches: Family[W], wat
 
 
 def get_children(
-    tree: Tree, caller: Caller, reader: Reader, watches: Family[W], watcher: W, *, with_stat: bool
+    tree: Tree, caller: Caller, reader: JuteReader, watches: Family[W], watcher: W, *, with_stat: bool
 ) -> bytes:
     path, watch = reader.path(), reader.boolean()
     node = readable(tree, path, caller)
@@ -63,7 +63,7 @@ def get_children(
     return names + node.packed_stat() if with_stat else names
 
 
-def get_acl(tree: Tree, caller: Caller, reader: Reader) -> bytes:
+def get_acl(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
     path = reader.path()
     node = tree.nodes.get(path)
     if node is None:
@@ -73,14 +73,14 @@ def get_acl(tree: Tree, caller: Caller, reader: Reader) -> bytes:
     return jute.pack_acl(shown_to(node.acl, caller)) + node.packed_stat()
 
 
-def count_descendants(tree: Tree, caller: Caller, reader: Reader) -> bytes:
+def count_descendants(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
     path = reader.path()
     readable(tree, path, caller)
     prefix = path.rstrip("/") + "/"
     return jute.INT.pack(sum(1 for other in tree.nodes if other.startswith(prefix) and other != "/"))
 
 
-def get_ephemerals(tree: Tree, caller: Caller, reader: Reader) -> bytes:
+def get_ephemerals(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
     prefix = reader.path()
     return jute.pack_strings([path for path in tree.ephemerals.get(caller.session_id, ()) if path.startswith(prefix)])
 
@@ -93,7 +93,7 @@ def who_am_i(caller: Caller) -> bytes:
     return jute.INT.pack(len(entries)) + b"".join(entries)
 
 
-def multi_read(tree: Tree, caller: Caller, reader: Reader) -> bytes:
+def multi_read(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
     """Nothing is answered unless all of it can be decoded; then each read succeeds or fails by itself."""
     nodes = tree.nodes
     pack = _HEADER_AND_LENGTH.pack
@@ -113,7 +113,7 @@ def multi_read(tree: Tree, caller: Caller, reader: Reader) -> bytes:
     return b"".join(parts)
 
 
-def _wanted(reader: Reader) -> list[tuple[int, str]]:
+def _wanted(reader: JuteReader) -> list[tuple[int, str]]:
     """Opcodes and paths. Hundreds come at once, so this reads the bytes itself. The watch byte of each is skipped:
     ZooKeeper ignores it too."""
     data, position = bytes(reader.data), reader.position

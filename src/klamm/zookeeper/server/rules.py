@@ -22,12 +22,12 @@ from klamm.model.errors import (
     Unimplemented,
 )
 from klamm.model.ports import Acl
-from klamm.zookeeper.jute import INT, OpCode, Permission, Reader
+from klamm.zookeeper.jute import INT, JuteReader, OpCode, Permission
 from klamm.zookeeper.server.access import Caller, require, storable
-from klamm.zookeeper.server.tree import AclSet, DataSet, Node, NodeCreated, NodeDeleted, NodeEffect, Tree
+from klamm.zookeeper.server.tree import AclSet, DataSet, NodeCreated, NodeDeleted, NodeEffect, Tree, TreeNode
 
 
-class Create(NamedTuple):
+class CreateNode(NamedTuple):
     opcode: int
     path: str
     data: bytes | None
@@ -35,7 +35,7 @@ class Create(NamedTuple):
     flags: int
 
 
-class Delete(NamedTuple):
+class DeleteNode(NamedTuple):
     path: str
     version: int
 
@@ -52,12 +52,12 @@ class SetAcl(NamedTuple):
     version: int
 
 
-class Check(NamedTuple):
+class CheckVersion(NamedTuple):
     path: str
     version: int
 
 
-Operation = Create | Delete | SetData | SetAcl | Check
+Operation = CreateNode | DeleteNode | SetData | SetAcl | CheckVersion
 
 EPHEMERAL: Final = 1
 SEQUENTIAL: Final = 2
@@ -79,9 +79,9 @@ def validate_path(path: str) -> None:
 # --- decoding --------------------------------------------------------------------------------------------------------
 
 
-def _read_create(opcode: int) -> Callable[[Reader], Create]:
-    def read(reader: Reader) -> Create:
-        operation = Create(opcode, reader.path(), reader.buffer(), reader.acl(), reader.int32())
+def _read_create(opcode: int) -> Callable[[JuteReader], CreateNode]:
+    def read(reader: JuteReader) -> CreateNode:
+        operation = CreateNode(opcode, reader.path(), reader.buffer(), reader.acl(), reader.int32())
         if opcode == OpCode.CREATE_TTL:
             reader.int64()  # the time to live, of no use: extended types are off
         return operation
@@ -89,7 +89,7 @@ def _read_create(opcode: int) -> Callable[[Reader], Create]:
     return read
 
 
-def _read_set_data(reader: Reader) -> SetData:
+def _read_set_data(reader: JuteReader) -> SetData:
     """By hand, since a multi holds hundreds: one slice for the path, one for the data."""
     data, start = bytes(reader.data), reader.position + 4
     try:
@@ -106,22 +106,22 @@ def _read_set_data(reader: Reader) -> SetData:
         raise MarshallingError(detail="setData cannot be read") from error
 
 
-READ_IN_MULTI: Final[dict[int, Callable[[Reader], Operation]]] = {
+READ_IN_MULTI: Final[dict[int, Callable[[JuteReader], Operation]]] = {
     OpCode.CREATE: _read_create(OpCode.CREATE),
     OpCode.CREATE2: _read_create(OpCode.CREATE2),
     OpCode.CREATE_CONTAINER: _read_create(OpCode.CREATE_CONTAINER),
     OpCode.CREATE_TTL: _read_create(OpCode.CREATE_TTL),
-    OpCode.DELETE: lambda reader: Delete(reader.path(), reader.int32()),
+    OpCode.DELETE: lambda reader: DeleteNode(reader.path(), reader.int32()),
     OpCode.SET_DATA: _read_set_data,
-    OpCode.CHECK: lambda reader: Check(reader.path(), reader.int32()),
+    OpCode.CHECK: lambda reader: CheckVersion(reader.path(), reader.int32()),
 }
-READ_ALONE: Final[dict[int, Callable[[Reader], Operation]]] = {
+READ_ALONE: Final[dict[int, Callable[[JuteReader], Operation]]] = {
     **{opcode: read for opcode, read in READ_IN_MULTI.items() if opcode != OpCode.CHECK},
     OpCode.SET_ACL: lambda reader: SetAcl(reader.path(), reader.acl(), reader.int32()),
 }
 
 
-def read_multi(reader: Reader) -> list[Operation]:
+def read_multi(reader: JuteReader) -> list[Operation]:
     operations: list[Operation] = []
     while True:
         opcode, done, _error = reader.multi_header()
@@ -131,7 +131,7 @@ def read_multi(reader: Reader) -> list[Operation]:
         if read is None:
             raise MarshallingError(detail=f"operation {opcode} in a multi")
         operation = read(reader)
-        if type(operation) is Create and not 0 <= operation.flags <= FLAG_MAX:
+        if type(operation) is CreateNode and not 0 <= operation.flags <= FLAG_MAX:
             raise MarshallingError(operation.path, f"create flag {operation.flags}")
         operations.append(operation)
 
@@ -144,7 +144,7 @@ def prepare(operation: Operation, tree: Tree, caller: Caller) -> NodeEffect | No
     return _PREPARE[type(operation)](operation, tree, caller)
 
 
-def _create(operation: Create, tree: Tree, caller: Caller) -> NodeCreated:
+def _create(operation: CreateNode, tree: Tree, caller: Caller) -> NodeCreated:
     path, flags = operation.path, operation.flags
     if not 0 <= flags <= FLAG_MAX:
         raise BadArguments(path, f"create flag {flags}")
@@ -167,7 +167,7 @@ def _create(operation: Create, tree: Tree, caller: Caller) -> NodeCreated:
     return NodeCreated(path, operation.data, acl, caller.session_id if ephemeral else 0, flags == CONTAINER)
 
 
-def _delete(operation: Delete, tree: Tree, caller: Caller) -> NodeDeleted:
+def _delete(operation: DeleteNode, tree: Tree, caller: Caller) -> NodeDeleted:
     path = operation.path
     slash = path.rfind("/")
     if slash < 0 or "\x00" in path or path in INDELIBLE:
@@ -199,7 +199,7 @@ def _set_acl(operation: SetAcl, tree: Tree, caller: Caller) -> AclSet:
     return AclSet(path, acl)
 
 
-def _check(operation: Check, tree: Tree, caller: Caller) -> None:
+def _check(operation: CheckVersion, tree: Tree, caller: Caller) -> None:
     path = operation.path
     node = _valid_node(tree, path)
     require(node.acl, Permission.READ, caller, path)
@@ -207,22 +207,22 @@ def _check(operation: Check, tree: Tree, caller: Caller) -> None:
 
 
 _PREPARE: Final[dict[type[Any], Callable[[Any, Tree, Caller], NodeEffect | None]]] = {
-    Create: _create,
-    Delete: _delete,
+    CreateNode: _create,
+    DeleteNode: _delete,
     SetData: _set_data,
     SetAcl: _set_acl,
-    Check: _check,
+    CheckVersion: _check,
 }
 
 
-def _node(tree: Tree, path: str) -> Node:
+def _node(tree: Tree, path: str) -> TreeNode:
     node = tree.nodes.get(path)
     if node is None:
         raise NoNode(path)
     return node
 
 
-def _valid_node(tree: Tree, path: str) -> Node:
+def _valid_node(tree: Tree, path: str) -> TreeNode:
     """Path first, node second; but what is in the tree has a valid path, save the root's second name."""
     node = tree.nodes.get(path)
     if node is None or not path:

@@ -15,13 +15,13 @@ from typing import Final
 from klamm.model.errors import AuthFailed, MarshallingError, SessionExpired, Unimplemented, ZooKeeperError
 from klamm.model.ports import Clock, WatchEvent, WatchKind
 from klamm.zookeeper import jute
-from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, OpCode, Permission, Reader
+from klamm.zookeeper.jute import ConnectRequest, ConnectResponse, JuteReader, OpCode, Permission
 from klamm.zookeeper.server import four_letter_words, reads, rules, watch_requests
 from klamm.zookeeper.server.access import digest_identity, permitted
-from klamm.zookeeper.server.client_connection import ServerConnection, Sink
+from klamm.zookeeper.server.client_connection import ServedConnection, Sink
 from klamm.zookeeper.server.database import Database, Failed, Journal, result_opcode
-from klamm.zookeeper.server.faults import Fault, Faults, Request
-from klamm.zookeeper.server.sessions import Session, SessionTable
+from klamm.zookeeper.server.faults import Fault, Faults, RequestInfo
+from klamm.zookeeper.server.sessions import ServerSession, SessionTable
 from klamm.zookeeper.server.tree import (
     AclSet,
     DataSet,
@@ -52,7 +52,7 @@ _EFFECT_NAMES: Final[dict[type[Effect], str]] = {
     SessionOpened: "open_session",
     SessionClosed: "close_session",
 }
-Handler = Callable[[ServerConnection, Reader], bytes]
+Handler = Callable[[ServedConnection, JuteReader], bytes]
 
 
 class ZooKeeperService:
@@ -68,14 +68,14 @@ class ZooKeeperService:
         journal: Journal | None = None,
         faults: Faults | None = None,
         on_write: OnWrite | None = None,
-        sessions: SessionTable[ServerConnection] | None = None,
+        sessions: SessionTable[ServedConnection] | None = None,
     ) -> None:
         """`sessions`: those of the leader that this one follows, else its own."""
         self.frame_bytes_max = frame_bytes_max
         self.faults = faults
         self.on_write = on_write
-        self.watches: WatchTable[ServerConnection] = WatchTable()
-        self.connections: dict[ServerConnection, None] = {}
+        self.watches: WatchTable[ServedConnection] = WatchTable()
+        self.connections: dict[ServedConnection, None] = {}
         self.followers: list[OnCommit] = []
         self.failure: OSError | None = None
         """Of the journal; from then on nobody is answered."""
@@ -89,9 +89,9 @@ class ZooKeeperService:
                 timeout_ms_max=session_timeout_ms_max or 20 * tick_ms,
                 random=random,
             )
-        self.database: Database[ServerConnection] = Database(clock, sessions, self._committed, journal)
+        self.database: Database[ServedConnection] = Database(clock, sessions, self._committed, journal)
         self._journal = journal
-        self._with_output: dict[ServerConnection, None] = {}
+        self._with_output: dict[ServedConnection, None] = {}
         self._received = self._sent = 0
         self._handlers: dict[int, Handler] = self._table()
 
@@ -100,24 +100,24 @@ class ZooKeeperService:
         return "leader" if self.followers else "standalone"
 
     @property
-    def sessions(self) -> SessionTable[ServerConnection]:
+    def sessions(self) -> SessionTable[ServedConnection]:
         return self.database.sessions
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def connection(self, sink: Sink, address: str) -> ServerConnection:
-        connection = ServerConnection(self, sink, address)
+    def connection(self, sink: Sink, address: str) -> ServedConnection:
+        connection = ServedConnection(self, sink, address)
         self.connections[connection] = None
         return connection
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         """The connection is over, and its watches with it. Its session is not."""
         self.connections.pop(connection, None)
         self.watches.forget(connection)
         if connection.session is not None and connection.session.connection is connection:
             connection.session.connection = None
 
-    def has_output(self, connection: ServerConnection) -> None:
+    def has_output(self, connection: ServedConnection) -> None:
         self._with_output[connection] = None
 
     def flush(self) -> None:
@@ -151,7 +151,7 @@ class ZooKeeperService:
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
-    def connect(self, connection: ServerConnection, payload: bytes) -> None:
+    def connect(self, connection: ServedConnection, payload: bytes) -> None:
         try:
             wanted = ConnectRequest.unpack(payload)
         except MarshallingError:
@@ -168,7 +168,7 @@ class ZooKeeperService:
         self._when_current(connection, lambda: self._welcome(connection, session, wanted.read_only is not None))
 
     def _welcome(
-        self, connection: ServerConnection, session: Session[ServerConnection] | None, with_read_only: bool
+        self, connection: ServedConnection, session: ServerSession[ServedConnection] | None, with_read_only: bool
     ) -> None:
         read_only = False if with_read_only else None
         if session is None:
@@ -178,14 +178,14 @@ class ZooKeeperService:
         response = ConnectResponse(session.timeout_ms, session.id, session.password, read_only)
         connection.send(jute.frame(response.pack()))
 
-    def _when_current(self, connection: ServerConnection, answer: Callable[[], None]) -> None:
+    def _when_current(self, connection: ServedConnection, answer: Callable[[], None]) -> None:
         """Answer when this server has all that was committed up to now: at once, unless it follows another."""
         answer()
 
-    def _open(self, wanted: ConnectRequest) -> Session[ServerConnection]:
+    def _open(self, wanted: ConnectRequest) -> ServerSession[ServedConnection]:
         return self.database.open_session(self.sessions.clamp(wanted.timeout_ms))
 
-    def _resume(self, wanted: ConnectRequest) -> Session[ServerConnection] | None:
+    def _resume(self, wanted: ConnectRequest) -> ServerSession[ServedConnection] | None:
         session = self.sessions.get(wanted.session_id)
         if session is None:
             return None
@@ -221,7 +221,7 @@ class ZooKeeperService:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def request(self, connection: ServerConnection, payload: bytes) -> None:
+    def request(self, connection: ServedConnection, payload: bytes) -> None:
         xid, opcode = jute.REQUEST_HEADER.unpack_from(payload)
         session = connection.session
         assert session is not None
@@ -231,20 +231,20 @@ class ZooKeeperService:
         self.sessions.touch(session, self.database.now_ms())
         self._received += 1
         if self.faults is None:
-            self._answer(connection, xid, opcode, Reader(payload, jute.REQUEST_HEADER.size))
+            self._answer(connection, xid, opcode, JuteReader(payload, jute.REQUEST_HEADER.size))
             return
-        fault = self.faults.on_request(Request(session.id, opcode))
+        fault = self.faults.on_request(RequestInfo(session.id, opcode))
         if fault is Fault.LOSE_REQUEST:
             connection.close()
             return
         if fault is Fault.LOSE_REPLY:
             self.flush()
-        self._answer(connection, xid, opcode, Reader(payload, jute.REQUEST_HEADER.size))
+        self._answer(connection, xid, opcode, JuteReader(payload, jute.REQUEST_HEADER.size))
         if fault is Fault.LOSE_REPLY:
             connection.drop_output()
             connection.close()
 
-    def _answer(self, connection: ServerConnection, xid: int, opcode: int, reader: Reader) -> None:
+    def _answer(self, connection: ServedConnection, xid: int, opcode: int, reader: JuteReader) -> None:
         handler = self._handlers.get(opcode)
         if handler is None:
             connection.send(jute.reply_frame(xid, -1, Unimplemented.code))
@@ -309,13 +309,13 @@ class ZooKeeperService:
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def _writer(self, read: Callable[[Reader], rules.Operation]) -> Handler:
-        def write(connection: ServerConnection, reader: Reader) -> bytes:
+    def _writer(self, read: Callable[[JuteReader], rules.Operation]) -> Handler:
+        def write(connection: ServedConnection, reader: JuteReader) -> bytes:
             return self.database.write(read(reader), connection.caller)
 
         return write
 
-    def _multi(self, connection: ServerConnection, reader: Reader) -> bytes:
+    def _multi(self, connection: ServedConnection, reader: JuteReader) -> bytes:
         try:
             operations = rules.read_multi(reader)
         except MarshallingError:
@@ -335,18 +335,18 @@ class ZooKeeperService:
         parts.append(jute.MULTI_END)
         return b"".join(parts)
 
-    def _reconfig(self, connection: ServerConnection, reader: Reader) -> bytes:
+    def _reconfig(self, connection: ServedConnection, reader: JuteReader) -> bytes:
         self.database.spend_zxid()
         raise jute.error_for(RECONFIG_DISABLED)
 
-    def _close_session(self, connection: ServerConnection, reader: Reader) -> bytes:
+    def _close_session(self, connection: ServedConnection, reader: JuteReader) -> bytes:
         session = connection.session
         if session is None or self.sessions.get(session.id) is not session:
             raise SessionExpired
         self.database.close_session(session.id)
         return b""
 
-    def _auth(self, connection: ServerConnection, reader: Reader) -> bytes:
+    def _auth(self, connection: ServedConnection, reader: JuteReader) -> bytes:
         _type, scheme, credential = reader.int32(), reader.string(), reader.buffer()
         if scheme == "digest" and credential is not None:
             connection.caller.add_identity(digest_identity(credential))
@@ -370,7 +370,7 @@ class ZooKeeperService:
     def _fire(self, event: Event, zxid: int) -> None:
         frame = b""
 
-        def tell(watcher: ServerConnection, kind: WatchKind, path: str) -> None:
+        def tell(watcher: ServedConnection, kind: WatchKind, path: str) -> None:
             nonlocal frame
             if not permitted(event.acl, Permission.READ, watcher.caller):
                 return  # spent without a word: the event would tell what a read may not

@@ -16,7 +16,7 @@ from klamm.zookeeper.jute import PASSWORD_BYTES
 C = TypeVar("C")
 
 
-class Session(Generic[C]):
+class ServerSession(Generic[C]):
     __slots__ = ("connection", "expires_ms", "id", "password", "timeout_ms")
 
     def __init__(self, session_id: int, password: bytes, timeout_ms: int) -> None:
@@ -37,16 +37,16 @@ class SessionTable(Generic[C]):
         self._random = random
         self._server_id = server_id
         self._last_id = 0
-        self._sessions: dict[int, Session[C]] = {}
+        self._sessions: dict[int, ServerSession[C]] = {}
         self._buckets: dict[int, dict[int, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def all(self) -> list[Session[C]]:
+    def all(self) -> list[ServerSession[C]]:
         return list(self._sessions.values())
 
-    def get(self, session_id: int) -> Session[C] | None:
+    def get(self, session_id: int) -> ServerSession[C] | None:
         return self._sessions.get(session_id)
 
     def clamp(self, timeout_ms: int) -> int:
@@ -61,8 +61,8 @@ class SessionTable(Generic[C]):
     def new_password(self) -> bytes:
         return self._random.randbytes(PASSWORD_BYTES)
 
-    def add(self, session_id: int, password: bytes, timeout_ms: int, now_ms: int) -> Session[C]:
-        session: Session[C] = Session(session_id, password, timeout_ms)
+    def add(self, session_id: int, password: bytes, timeout_ms: int, now_ms: int) -> ServerSession[C]:
+        session: ServerSession[C] = ServerSession(session_id, password, timeout_ms)
         self._sessions[session_id] = session
         self._last_id = max(self._last_id, session_id)
         self.touch(session, now_ms)
@@ -72,7 +72,7 @@ class SessionTable(Generic[C]):
         session = self._sessions.pop(session_id)
         self._leave_bucket(session)
 
-    def touch(self, session: Session[C], now_ms: int) -> None:
+    def touch(self, session: ServerSession[C], now_ms: int) -> None:
         expires_ms = ((now_ms + session.timeout_ms) // self.tick_ms + 1) * self.tick_ms
         if expires_ms != session.expires_ms:
             self._leave_bucket(session)
@@ -92,7 +92,7 @@ class SessionTable(Generic[C]):
         due = sorted(bucket for bucket in self._buckets if bucket <= now_ms)
         return [session_id for bucket in due for session_id in self._buckets[bucket]]
 
-    def _leave_bucket(self, session: Session[C]) -> None:
+    def _leave_bucket(self, session: ServerSession[C]) -> None:
         bucket = self._buckets.get(session.expires_ms)
         if bucket is not None:
             bucket.pop(session.id, None)

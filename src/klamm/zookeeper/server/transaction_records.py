@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from klamm.model.ports import Acl
-from klamm.zookeeper.jute import Reader, pack_acl, pack_buffer, pack_string
+from klamm.zookeeper.jute import JuteReader, pack_acl, pack_buffer, pack_string
 from klamm.zookeeper.server.sessions import SessionTable
 from klamm.zookeeper.server.tree import (
     AclSet,
     DataSet,
     Effect,
-    Node,
     NodeCreated,
     NodeDeleted,
     SessionClosed,
     SessionOpened,
     Tree,
+    TreeNode,
 )
 
 FRAME: Final = struct.Struct(">QI")
@@ -51,7 +51,7 @@ _WRITE: Final[dict[type[Any], Callable[[Any], bytes]]] = {
     ),
     SessionClosed: lambda effect: b"x" + struct.pack(">q", effect.session_id),
 }
-_READ: Final[dict[int, Callable[[Reader], Effect]]] = {
+_READ: Final[dict[int, Callable[[JuteReader], Effect]]] = {
     ord("c"): lambda r: NodeCreated(r.path(), r.buffer(), r.acl(), r.int64(), r.boolean()),
     ord("d"): lambda r: NodeDeleted(r.path()),
     ord("s"): lambda r: DataSet(r.path(), r.buffer()),
@@ -61,7 +61,7 @@ _READ: Final[dict[int, Callable[[Reader], Effect]]] = {
 }
 
 
-class Record(NamedTuple):
+class TransactionRecord(NamedTuple):
     zxid: int
     time_ms: int
     effects: list[Effect]
@@ -94,8 +94,8 @@ def pack_transaction(zxid: int, time_ms: int, effects: Sequence[Effect]) -> byte
     return _TRANSACTION.pack(zxid, time_ms, len(parts)) + b"".join(parts)
 
 
-def unpack_transaction(payload: bytes) -> Record:
-    reader = Reader(payload)
+def unpack_transaction(payload: bytes) -> TransactionRecord:
+    reader = JuteReader(payload)
     zxid, time_ms, count = reader.int64(), reader.int64(), reader.int32()
     effects: list[Effect] = []
     for _ in range(count):
@@ -104,7 +104,7 @@ def unpack_transaction(payload: bytes) -> Record:
         effects.append(_READ[tag](reader))
     if reader.remaining:
         raise Damaged(f"{reader.remaining} bytes too many in the record of zxid {zxid:#x}")
-    return Record(zxid, time_ms, effects)
+    return TransactionRecord(zxid, time_ms, effects)
 
 
 def pack_snapshot(zxid: int, tree: Tree, sessions: SessionTable[Any]) -> bytes:
@@ -124,7 +124,7 @@ def pack_snapshot(zxid: int, tree: Tree, sessions: SessionTable[Any]) -> bytes:
 
 def unpack_snapshot(payload: bytes, tree: Tree, sessions: SessionTable[Any], now_ms: int) -> int:
     """Fill an empty state; returns its zxid."""
-    reader = Reader(payload)
+    reader = JuteReader(payload)
     zxid, session_count, acl_count, node_count = reader.int64(), reader.int32(), reader.int32(), reader.int32()
     for _ in range(session_count):
         session_id, timeout_ms, password = reader.int64(), reader.int32(), reader.buffer() or b""
@@ -134,7 +134,7 @@ def unpack_snapshot(payload: bytes, tree: Tree, sessions: SessionTable[Any], now
         path, data, acl = reader.path(), reader.buffer(), acls[reader.int32()]
         node = tree.nodes.get(path)  # the root and ZooKeeper's own nodes are there from the start
         if node is None:
-            node = Node(data, acl, 0, 0, 0)
+            node = TreeNode(data, acl, 0, 0, 0)
             _unpack_node(node, reader)
             tree.insert(path, node)
         else:
@@ -143,7 +143,7 @@ def unpack_snapshot(payload: bytes, tree: Tree, sessions: SessionTable[Any], now
     return zxid
 
 
-def _pack_node(node: Node) -> bytes:
+def _pack_node(node: TreeNode) -> bytes:
     return _NODE.pack(
         node.czxid,
         node.mzxid,
@@ -158,7 +158,7 @@ def _pack_node(node: Node) -> bytes:
     )
 
 
-def _unpack_node(node: Node, reader: Reader) -> None:
+def _unpack_node(node: TreeNode, reader: JuteReader) -> None:
     (
         node.czxid,
         node.mzxid,

@@ -82,7 +82,7 @@ class Transaction:
         self.undo.clear()
 
 
-class Node:
+class TreeNode:
     __slots__ = (
         "acl",
         "aversion",
@@ -138,19 +138,19 @@ def parent_of(path: str) -> str:
 
 class Tree:
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, TreeNode] = {}
         self.ephemerals: dict[int, dict[str, None]] = {}
         """Paths by owner, in the order of their creation."""
         self.containers: dict[str, None] = {}
         self._acls: dict[tuple[Acl, ...], tuple[Acl, ...]] = {OPEN_ACL: OPEN_ACL}
-        root = Node(b"", OPEN_ACL, 0, 0, 0)
+        root = TreeNode(b"", OPEN_ACL, 0, 0, 0)
         self.nodes[""] = self.nodes["/"] = root
         for path, acl in (
             ("/zookeeper", OPEN_ACL),
             ("/zookeeper/config", READ_ONLY_ACL),
             ("/zookeeper/quota", OPEN_ACL),
         ):
-            self.insert(path, Node(b"", acl, 0, 0, 0))
+            self.insert(path, TreeNode(b"", acl, 0, 0, 0))
         self.nodes["/zookeeper/config"].aversion = -1
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class Tree:
         """One tuple for equal lists: nodes are many, lists are few."""
         return self._acls.setdefault(acl, acl)
 
-    def insert(self, path: str, node: Node) -> None:
+    def insert(self, path: str, node: TreeNode) -> None:
         """Put a node in its place, and into the lists by owner and kind; its parent's Stat is the caller's business."""
         self.nodes[path] = node
         node.acl = self.shared_acl(node.acl)
@@ -203,7 +203,7 @@ class Tree:
 
     def _create(self, effect: NodeCreated, transaction: Transaction) -> None:
         path = effect.path
-        node = Node(effect.data, effect.acl, effect.owner, transaction.zxid, transaction.time_ms)
+        node = TreeNode(effect.data, effect.acl, effect.owner, transaction.zxid, transaction.time_ms)
         node.container = effect.container
         parent_path = parent_of(path)
         parent = self.nodes[parent_path]

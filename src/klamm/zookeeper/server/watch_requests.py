@@ -11,25 +11,25 @@ from typing import Final
 from klamm.model.errors import MarshallingError
 from klamm.model.ports import WatchEvent, WatchKind
 from klamm.zookeeper import jute
-from klamm.zookeeper.jute import Reader
-from klamm.zookeeper.server.client_connection import ServerConnection
+from klamm.zookeeper.jute import JuteReader
+from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.tree import Tree
 from klamm.zookeeper.server.watch_table import Family, Mode, WatchTable
 
-Watches = WatchTable[ServerConnection]
+Watches = WatchTable[ServedConnection]
 
 NO_WATCHER: Final = -121
 _PERSISTENT: Final = 0
 _RECURSIVE: Final = 1
 
 
-def set_watches(watches: Watches, tree: Tree, reader: Reader, watcher: ServerConnection) -> bytes:
+def set_watches(watches: Watches, tree: Tree, reader: JuteReader, watcher: ServedConnection) -> bytes:
     zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
     watches.set_again(watcher, tree.nodes, zxid, data=data, exist=exist, child=child, tell=_tell)
     return b""
 
 
-def set_watches2(watches: Watches, tree: Tree, reader: Reader, watcher: ServerConnection) -> bytes:
+def set_watches2(watches: Watches, tree: Tree, reader: JuteReader, watcher: ServedConnection) -> bytes:
     zxid, data, exist, child = reader.int64(), reader.strings(), reader.strings(), reader.strings()
     persistent, recursive = reader.strings(), reader.strings()
     watches.set_again(watcher, tree.nodes, zxid, data=data, exist=exist, child=child, tell=_tell)
@@ -40,7 +40,7 @@ def set_watches2(watches: Watches, tree: Tree, reader: Reader, watcher: ServerCo
     return b""
 
 
-def add_watch(watches: Watches, reader: Reader, watcher: ServerConnection) -> bytes:
+def add_watch(watches: Watches, reader: JuteReader, watcher: ServedConnection) -> bytes:
     path, mode = reader.path(), reader.int32()
     if mode == _PERSISTENT:
         watches.add_persistent(path, watcher)
@@ -51,14 +51,14 @@ def add_watch(watches: Watches, reader: Reader, watcher: ServerConnection) -> by
     return jute.INT.pack(0)
 
 
-def check_watches(watches: Watches, reader: Reader, watcher: ServerConnection) -> bytes:
+def check_watches(watches: Watches, reader: JuteReader, watcher: ServedConnection) -> bytes:
     path, kind = reader.path(), reader.int32()
     if not any(family.has(path, watcher, mode) for family, mode in _places_of(watches, kind)):
         raise jute.error_for(NO_WATCHER, path)
     return b""
 
 
-def remove_watches(watches: Watches, reader: Reader, watcher: ServerConnection) -> bytes:
+def remove_watches(watches: Watches, reader: JuteReader, watcher: ServedConnection) -> bytes:
     path, kind = reader.path(), reader.int32()
     removed = [family.discard(path, watcher, mode) for family, mode in _places_of(watches, kind)]
     if not any(removed):
@@ -66,11 +66,11 @@ def remove_watches(watches: Watches, reader: Reader, watcher: ServerConnection) 
     return b""
 
 
-def _tell(watcher: ServerConnection, kind: WatchKind, path: str) -> None:
+def _tell(watcher: ServedConnection, kind: WatchKind, path: str) -> None:
     watcher.send(jute.event_frame(WatchEvent(kind, path)))
 
 
-def _places_of(watches: Watches, kind: int) -> list[tuple[Family[ServerConnection], int]]:
+def _places_of(watches: Watches, kind: int) -> list[tuple[Family[ServedConnection], int]]:
     """Where a watch of this wire type lives."""
     data, child, every = watches.data, watches.child, ~0
     match kind:

@@ -13,7 +13,7 @@ from enum import IntFlag
 from typing import Final, Generic, TypeVar
 
 from klamm.model.ports import WatchKind
-from klamm.zookeeper.server.tree import Event, Node
+from klamm.zookeeper.server.tree import Event, TreeNode
 
 W = TypeVar("W")
 
@@ -123,7 +123,7 @@ class WatchTable(Generic[W]):
     def set_again(
         self,
         watcher: W,
-        nodes: dict[str, Node],
+        nodes: dict[str, TreeNode],
         zxid: int,
         *,
         data: Iterable[str],
