@@ -6,12 +6,15 @@ A controller that met any other exception would fail, and its successor on the s
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from pkgutil import iter_modules
 from random import Random
 from typing import Any
 
 import pytest
 
 from klamm.model.errors import ZNodeError
+from klamm.zookeeper import znodes
 from klamm.zookeeper.znodes import (
     acl,
     acl_change,
@@ -21,7 +24,9 @@ from klamm.zookeeper.znodes import (
     config_change,
     controller,
     controller_epoch,
+    controller_move,
     delegation_token,
+    document,
     feature,
     isr_change,
     log_dir_event,
@@ -54,6 +59,7 @@ SANE: list[tuple[str, Any, bytes]] = [
     ),
     ("/controller", controller, b'{"version":2,"brokerid":3,"timestamp":"1","kraftControllerEpoch":-1}'),
     ("/controller_epoch", controller_epoch, b"12"),
+    ("/config/extension/controller_move", controller_move, b'{"version":1,"broker":1}'),
     ("/cluster/id", cluster_id, b'{"version":"1","id":"CrYB-5f7Q_6sQWz3Kop07A"}'),
     ("/config/topics/t", config, b'{"version":1,"config":{"retention.ms":"1"}}'),
     ("/config/changes/config_change_0", config_change, b'{"version":2,"entity_path":"topics/t"}'),
@@ -186,6 +192,38 @@ class TestNothingButZNodeError:
             b"-1",
         ):
             decode(codec, path, junk)
+
+
+def codecs() -> list[Any]:
+    modules = [import_module(f"{znodes.__name__}.{found.name}") for found in iter_modules(znodes.__path__)]
+    return [module for module in modules if hasattr(module, "decode")]
+
+
+def test_every_codec_is_here() -> None:
+    assert {codec.__name__ for codec in codecs()} == {codec.__name__ for _, codec, _ in SANE}
+
+
+@pytest.mark.parametrize("unexpected", [KeyError("k"), TypeError("t"), ValueError("v"), AttributeError("a")])
+def test_an_exception_that_no_codec_expects(unexpected: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(*_: Any) -> Any:
+        raise unexpected
+
+    partition_state.clear_caches()
+    for name in ("parse", "natural"):
+        monkeypatch.setattr(document, name, explode)
+    for path, codec, data in SANE:
+        if codec is acl_change and not data.startswith(b"{"):
+            continue  # plain text: it calls nothing that could explode here
+        with pytest.raises(ZNodeError, match=f"{path}.*{type(unexpected).__name__}"):
+            codec.decode(path, data)
+
+
+def test_the_announcement_of_a_token() -> None:
+    path = "/delegation_token/token_changes/token_change_0"
+    assert delegation_token.decode_change(path, b"t") == "t"
+    for junk in (None, b"", b"\xff"):
+        with pytest.raises(ZNodeError, match=path):
+            delegation_token.decode_change(path, junk)
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63])

@@ -57,6 +57,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
     return document.dump({"version": 1, "acls": listed})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> tuple[AclEntry, ...]:
     """Without data: nobody has an entry."""
     if not data:

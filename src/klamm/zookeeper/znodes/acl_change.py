@@ -44,6 +44,7 @@ def encode(changed: ChangedResource) -> bytes:
     )
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> ChangedResource:
     if path.startswith(PREFIXES[PatternType.LITERAL]):
         return _from_text(path, data)

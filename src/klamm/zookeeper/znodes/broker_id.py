@@ -51,6 +51,7 @@ def encode(broker: Broker, timestamp_ms: int, jmx_port: int = -1) -> bytes:
     return document.dump(fields)
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> Broker:
     broker = id_of(path)
     fields = document.parse(path, data)

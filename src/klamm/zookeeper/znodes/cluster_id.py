@@ -22,5 +22,6 @@ def encode(cluster_id: str) -> bytes:
     return document.dump({"version": "1", "id": cluster_id})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> str:
     return document.text(path, document.parse(path, data), "id")

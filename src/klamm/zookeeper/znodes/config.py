@@ -51,6 +51,7 @@ def encode(overrides: Mapping[str, str]) -> bytes:
     return document.dump({"version": 1, "config": dict(overrides)})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> dict[str, str]:
     if not data:
         return {}

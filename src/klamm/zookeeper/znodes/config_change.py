@@ -23,6 +23,7 @@ def encode(entity_path: str) -> bytes:
     return document.dump({"version": 2, "entity_path": entity_path})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> str:
     """The entity's path below /config, whatever the version."""
     fields = document.parse(path, data)

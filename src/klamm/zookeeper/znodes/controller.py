@@ -17,5 +17,6 @@ def encode(broker: BrokerId, timestamp_ms: int) -> bytes:
     return document.dump({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> BrokerId:
     return BrokerId(document.integer(path, document.parse(path, data), "brokerid"))

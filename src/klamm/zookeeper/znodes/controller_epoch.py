@@ -15,6 +15,7 @@ def encode(epoch: ControllerEpoch) -> bytes:
     return b"%d" % epoch
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> ControllerEpoch:
     epoch = document.natural((data or b"").decode("latin-1"))
     if epoch is None:

@@ -19,5 +19,6 @@ def encode(broker: BrokerId) -> bytes:
     return document.dump({"version": 1, "broker": broker})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> BrokerId:
     return BrokerId(document.integer(path, document.parse(path, data), "broker"))

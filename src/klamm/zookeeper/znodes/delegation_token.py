@@ -46,6 +46,7 @@ def encode(token: DelegationToken) -> bytes:
     return document.dump(fields)
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> DelegationToken:
     fields = document.parse(path, data)
     document.version(path, fields, (1, 2, 3))
@@ -67,6 +68,7 @@ def encode_change(token_id: str) -> bytes:
     return token_id.encode()
 
 
+@document.decoder
 def decode_change(path: str, data: bytes | None) -> str:
     try:
         token_id = (data or b"").decode()

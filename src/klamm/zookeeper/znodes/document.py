@@ -7,8 +7,9 @@ would make whoever has to send it fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Set
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -16,6 +17,7 @@ from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 
 Fields = dict[str, Any]
+T = TypeVar("T")
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
@@ -41,6 +43,22 @@ def parse(path: str, data: bytes | None) -> Fields:
     if not isinstance(document, dict):
         raise ZNodeError(path, f"a JSON object was expected, not {_brief(document)}")
     return document
+
+
+def decoder(decode: Callable[[str, bytes | None], T]) -> Callable[[str, bytes | None], T]:
+    """For every function that decodes a znode: an exception that it did not expect becomes ZNodeError too. Any other
+    exception would end one controller after the other."""
+
+    @wraps(decode)
+    def checked(path: str, data: bytes | None) -> T:
+        try:
+            return decode(path, data)
+        except ZNodeError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise ZNodeError(path, f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+    return checked
 
 
 def integer(path: str, fields: Fields, key: str) -> int:
@@ -123,6 +141,7 @@ def partition_list(partitions: Iterable[TopicPartition]) -> bytes:
     return dump({"version": 1, "partitions": entries})
 
 
+@decoder
 def parse_partition_list(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
     return tuple([partition_of(path, entry) for entry in objects(path, parse(path, data), "partitions")])
 

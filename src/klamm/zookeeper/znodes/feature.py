@@ -21,6 +21,7 @@ class FinalisedFeatures(NamedTuple):
     """Lowest and highest; equal where only one is given."""
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> FinalisedFeatures:
     fields = document.parse(path, data)
     version = document.version(path, fields, (1, 2))

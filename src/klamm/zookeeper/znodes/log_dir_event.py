@@ -20,5 +20,6 @@ def encode(broker: BrokerId) -> bytes:
     return document.dump({"version": 1, "broker": broker, "event": LOG_DIR_FAILURE})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> BrokerId:
     return BrokerId(document.integer(path, document.parse(path, data), "broker"))

@@ -76,12 +76,17 @@ def _decode_any(path: str, data: bytes | None, version: int) -> LeaderAndIsr | Z
 
 @lru_cache(maxsize=CACHE_ENTRIES)
 def _decode(data: bytes | None) -> LeaderAndIsr:
-    fields = document.parse("", data)
+    return _parse("", data)
+
+
+@document.decoder
+def _parse(path: str, data: bytes | None) -> LeaderAndIsr:
+    fields = document.parse(path, data)
     return LeaderAndIsr(
-        BrokerId(document.integer("", fields, "leader")),
-        LeaderEpoch(document.integer("", fields, "leader_epoch")),
-        document.brokers("", fields.get("isr"), "isr"),
-        ControllerEpoch(document.integer("", fields, "controller_epoch")),
+        BrokerId(document.integer(path, fields, "leader")),
+        LeaderEpoch(document.integer(path, fields, "leader_epoch")),
+        document.brokers(path, fields.get("isr"), "isr"),
+        ControllerEpoch(document.integer(path, fields, "controller_epoch")),
     )
 
 

@@ -30,6 +30,7 @@ def encode(block: ProducerIdBlock) -> bytes:
     )
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> ProducerIdBlock | None:
     """None when no block was ever taken: the node is made empty."""
     if not data:

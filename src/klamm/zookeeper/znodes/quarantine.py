@@ -33,6 +33,7 @@ def encode(entry: Quarantined) -> bytes:
     return document.dump({"version": 1, **entry._asdict()})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> Quarantined:
     fields = document.parse(path, data)
     return Quarantined(

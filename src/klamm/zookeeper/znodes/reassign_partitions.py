@@ -24,6 +24,7 @@ def encode(targets: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> bytes:
     return document.dump({"version": 1, "partitions": entries})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     fields = document.parse(path, data)
     document.refuse_unknown(path, fields, _KEYS)

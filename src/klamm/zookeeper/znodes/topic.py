@@ -41,6 +41,7 @@ def encode(partitions: Mapping[int, Assignment], topic_id: str | None = None) ->
     return document.dump({"partitions": replicas, "topic_id": topic_id, **moving, "version": 3})
 
 
+@document.decoder
 def decode(path: str, data: bytes | None) -> TopicAssignment:
     fields = document.parse(path, data)
     adding = document.mapping(path, fields, "adding_replicas") if "adding_replicas" in fields else {}
