@@ -18,7 +18,6 @@ LEADER_DURING_DELETE: Final = BrokerId(-2)
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
-INITIAL_LEADER_EPOCH: Final = LeaderEpoch(0)
 INITIAL_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
 """Of nobody: /controller_epoch is created with it, the first controller has 1."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -31,9 +30,3 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
-
-
-class PartitionReplica(NamedTuple):
-    topic: str
-    partition: int
-    broker: BrokerId

@@ -1,12 +1,12 @@
-"""Change notifications: sequential nodes below one parent that tell everybody what to read again.
+"""Change notifications: sequential nodes below one parent that tell every broker what to read again.
 
-Configuration, ACLs and delegation tokens are announced this way. Each node is handled once, in the order of its number,
-by everybody who listens; an error in one is reported and does not keep the next from being handled. Nobody deletes a
-node that he has read, because others have not; whoever finds one older than 15 minutes removes it. Before a listener's
-first look nothing counts as handled: what was changed before it started is handled too.
+Changes of configuration, ACLs and delegation tokens are announced this way (Kafka: ZkNodeChangeNotificationListener).
+Each broker handles each node once, in the order of the sequence numbers; an error in one is reported, and the next is
+handled all the same. A broker does not delete a node that it has read, because others may not have read it; it deletes
+nodes that are older than 15 minutes. At its start a broker handles all nodes that exist.
 
-A watch only says that there is something new. What is handled follows from the numbers, so a merged event, a lost
-connection or a new session is made good by the next look. Reference: controller.md sections 1.2 and 1.3.
+A watch only says that there is something new. The sequence numbers say what to handle, so the next look makes up for
+merged events, a lost connection or a new session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ChangeNotifications:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """For ever: its owner cancels it."""
+        """Runs until its owner cancels it."""
         self._zookeeper.add_session_listener(self)
         self._wake.set()
         while True:
@@ -63,14 +63,14 @@ class ChangeNotifications:
             try:
                 await self.look()
             except SessionExpired:
-                continue  # until there is a new one
+                continue  # `after_new_session` wakes it again
             except ZooKeeperError as error:
-                log.warning("%s: will look again: %s", self._parent, error)
+                log.warning("cannot read the notifications below %s, will retry: %s", self._parent, error)
                 self._wake.set()
                 await asyncio.sleep(RETRY_AFTER)
 
     async def look(self) -> None:
-        """Handle what is new, purge what is old, watch for more. Raises ConnectionLoss, SessionExpired."""
+        """Handle new notifications, delete old ones, watch for more. Raises ConnectionLoss and SessionExpired."""
         paths = await self._paths()
         nodes = await self._zookeeper.get_many(paths)
         for path, node in zip(paths, nodes, strict=True):
@@ -86,7 +86,7 @@ class ChangeNotifications:
         pass
 
     async def after_new_session(self) -> None:
-        self._wake.set()  # the watch has gone with the session
+        self._wake.set()  # the watch ended with the session
 
     async def on_auth_failure(self) -> None:
         pass
@@ -110,7 +110,7 @@ class ChangeNotifications:
         try:
             await self._handle(path, node.data)
         except (ConnectionLoss, SessionExpired):
-            raise  # not its fault: it comes again
+            raise  # the notification is not at fault: handle it again
         except Exception:
             log.exception("%s: not handled", path)
 
@@ -118,7 +118,7 @@ class ChangeNotifications:
         return self._clock.wall_ms() - node.stat.ctime_ms > PURGED_AFTER_MS
 
     async def _purge(self, paths: list[str]) -> None:
-        """What somebody else purges at the same time fails a whole multi; the rest goes with the next look."""
+        """If another broker deletes one of them first, the whole multi fails; the next look deletes the rest."""
         if paths:
             await self._zookeeper.write_many([Delete(path) for path in paths])
 

@@ -1,9 +1,9 @@
-"""ZooKeeper's wire: primitives, headers and records, for both ends of a connection, without any IO.
+"""ZooKeeper's wire format (jute): primitives, headers and records for both ends of a connection, without IO.
 
-Everything is big-endian. A record is its fields in order, nothing else; a frame is a length (not counting itself) and a
-payload. Null and empty are different things for buffers, strings and vectors, and stay different here. Packing returns
-`bytes` to be joined; unpacking goes through `Reader`, which raises MarshallingError on anything that does not fit, and
-never allocates by a count that the bytes at hand cannot hold. Reference: zookeeper.md sections 1 and 2.
+Everything is big-endian. A record is just its fields in order; a frame is a length (not counting itself) and a payload.
+Null and empty are different for buffers, strings and vectors. Packing returns `bytes` to be joined. Unpacking uses
+`JuteReader`, which raises MarshallingError for anything that does not fit, and never allocates for a count that the
+remaining bytes cannot hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from klamm.model import errors
 from klamm.model.ports import Acl, Stat, WatchEvent, WatchKind
 
 DEFAULT_MAX_FRAME: Final = 1_048_575
-"""What a server accepts (`jute.maxbuffer`); replies may be of any size."""
+"""The largest request that a server accepts (`jute.maxbuffer`). Replies may have any size."""
 MAX_XID: Final = 2**31 - 1
 
 XID_EVENT: Final = -1
@@ -26,7 +26,7 @@ XID_AUTH: Final = -4
 XID_SET_WATCHES: Final = -8
 
 STATE_CONNECTED: Final = 3
-"""The state that every watcher event carries."""
+"""The state that every watch event carries."""
 
 
 class OpCode(IntEnum):
@@ -84,7 +84,7 @@ MULTI_HEADER: Final = struct.Struct(">i?i")
 """opcode, done, error code"""
 MULTI_END: Final = MULTI_HEADER.pack(-1, True, -1)
 MULTI_ERROR: Final = struct.Struct(">i?ii")
-"""A failed operation's result: header of type -1 with the code, and the code once more as its body."""
+"""The result of a failed operation: a header of type -1 with the code, and the code again as the body."""
 MULTI_RESULT_TYPE_ERROR: Final = -1
 
 
@@ -164,7 +164,7 @@ def event_frame(event: WatchEvent, zxid: int = -1) -> bytes:
 
 
 class JuteReader:
-    """A position in one payload. Every method consumes what it returns."""
+    """Reads one payload from a position on. Every method consumes what it returns."""
 
     __slots__ = ("data", "position")
 
@@ -180,7 +180,7 @@ class JuteReader:
         try:
             values = layout.unpack_from(self.data, self.position)
         except struct.error as error:
-            raise errors.MarshallingError(detail=f"{layout.size} bytes wanted, {self.remaining} left") from error
+            raise errors.MarshallingError(detail=f"{layout.size} bytes expected, {self.remaining} left") from error
         self.position += layout.size
         return values
 
@@ -192,7 +192,7 @@ class JuteReader:
 
     def boolean(self) -> bool:
         if self.remaining < 1:
-            raise errors.MarshallingError(detail="a boolean wanted, nothing left")
+            raise errors.MarshallingError(detail="a boolean expected, nothing left")
         self.position += 1
         return self.data[self.position - 1] != 0
 
@@ -220,7 +220,7 @@ class JuteReader:
         return text
 
     def count(self, smallest_item: int) -> int:
-        """Length of a vector; null and what the remaining bytes cannot hold are refused."""
+        """The length of a vector. Refuses null, and a length that the remaining bytes cannot hold."""
         count = self.int32()
         if count < 0 or count * smallest_item > self.remaining:
             raise errors.MarshallingError(detail=f"vector of {count} items in {self.remaining} bytes")
@@ -264,7 +264,7 @@ class ConnectRequest(NamedTuple):
     session_id: int = 0
     password: bytes = NO_PASSWORD
     read_only: bool | None = False
-    """None: the byte is absent, as clients before 3.4 send it; then it is absent from the response too."""
+    """None if the byte is absent, as from clients before 3.4. Then the response has no such byte either."""
 
     def pack(self) -> bytes:
         head = struct.pack(">iqiq", 0, self.last_zxid_seen, self.timeout_ms, self.session_id)
@@ -280,7 +280,7 @@ class ConnectRequest(NamedTuple):
 
 class ConnectResponse(NamedTuple):
     timeout_ms: int
-    """0: the session is gone, or the password was wrong."""
+    """0 if the session does not exist or the password is wrong."""
     session_id: int
     password: bytes
     read_only: bool | None = False
@@ -339,7 +339,7 @@ _OTHER_CODES: Final = {
 
 
 def error_for(code: int, path: str = "") -> errors.ZooKeeperError:
-    """The exception for a code of the wire; its `code` is that code, also where we have no class of its own for it."""
+    """The exception for an error code of the wire. It carries that code even if there is no class for it."""
     known = _ERRORS.get(code)
     if known is not None:
         return known(path)

@@ -214,5 +214,5 @@ class TestBulk:
                 jute.MULTI_END,
             )
         )
-        with pytest.raises(BadArguments, match="starts with /"):
+        with pytest.raises(BadArguments, match="must start with /"):
             list(bulk.multi_reads(OpCode.GET_DATA, ["a"], Chroot("/k")))

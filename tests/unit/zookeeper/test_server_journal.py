@@ -320,14 +320,14 @@ def test_compaction_of_what_is_damaged_changes_nothing(tmp_path: Path, monkeypat
     first = tmp_path / "journal.0000000000000000"
     first.write_bytes(first.read_bytes()[:-1])
     before = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(JournalDamaged, match="but others follow"):
+    with pytest.raises(JournalDamaged, match="although other segments follow"):
         compact(tmp_path, database.zxid)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     _database, journal = opened(tmp_path)
-    with pytest.raises(JournalUnusable, match="another server uses it"):
+    with pytest.raises(JournalUnusable, match="in use by another server"):
         opened(tmp_path)
     journal.close()
     opened(tmp_path)[1].close()
@@ -353,7 +353,7 @@ def test_after_a_failed_write_nothing_more_is_taken(
     with pytest.raises(OSError, match="no space"):
         journal.flush()  # also with nothing more to write: whoever reads would see what is not kept
     journal.close()
-    with pytest.raises(JournalUnusable, match="failed before"):
+    with pytest.raises(JournalUnusable, match="an earlier write failed"):
         journal.open(database)
     again, journal = opened(tmp_path)
     if name == "write":
@@ -399,7 +399,7 @@ async def test_a_full_disk_stops_the_server_with_one_line(
         assert not waiting.done() or isinstance(waiting.exception(), ConnectionLoss)
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         assert lines == [
-            "cannot write the journal: No space left on device; no answer leaves any more, the server stops"
+            "cannot write the journal: No space left on device; the server sends no more answers and stops"
         ]
         monkeypatch.undo()
         for client in clients:

@@ -1,7 +1,7 @@
-"""The connect string: servers in their order, then at most one chroot, for all of them.
+"""The connect string: the servers in order, then at most one chroot for all of them.
 
-The chroot exists only in the client: every path goes out with it in front, every path comes back without it. It is cut
-at element borders, so `/kafka` is no prefix of `/kafka2`, and `/` stands for the chroot itself.
+The chroot exists only in the client, which puts it in front of every path it sends and removes it from every path it
+receives. Only whole path elements match: `/kafka` is not a prefix of `/kafka2`. `/` stands for the chroot itself.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class ServerAddress(NamedTuple):
 
 class Chroot(NamedTuple):
     prefix: str
-    """Without a slash at its end; empty when there is none."""
+    """Without a trailing slash. Empty if there is no chroot."""
 
     def absolute(self, path: str) -> str:
         if not path.startswith("/"):
-            raise BadArguments(path, "a path starts with /")
+            raise BadArguments(path, "a path must start with /")
         if path == "/":
             return self.prefix or "/"
         return self.prefix + path
 
     def absolute_all(self, paths: Sequence[str]) -> list[str]:
-        """As `absolute` for each; a call per path would cost more than the rest of a bulk read's packing."""
+        """`absolute` for each path. A call per path would cost more than the rest of packing a bulk read."""
         prefix = self.prefix
         if not prefix and all(map(str.startswith, paths, repeat("/"))):
             return list(paths)
@@ -62,10 +62,10 @@ class ConnectString(NamedTuple):
         hosts, slash, path = text.partition("/")
         path = path.strip().rstrip("/")
         if "," in path or "//" in path:
-            raise ConfigError(f"zookeeper.connect={text!r}: one chroot at the end, after all servers, is allowed")
+            raise ConfigError(f"zookeeper.connect={text!r}: only one chroot is allowed, after the last server")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:
-            raise ConfigError(f"zookeeper.connect={text!r}: at least one host:port is needed")
+            raise ConfigError(f"zookeeper.connect={text!r}: at least one host:port is required")
         return cls(servers, Chroot(f"{slash}{path}" if path else ""))
 
 
@@ -75,9 +75,9 @@ def _server(part: str, text: str) -> ServerAddress:
         host, bracket, rest = part[1:].partition("]")
         colon, port = rest[:1], rest[1:]
         if not bracket or colon not in ("", ":"):
-            raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is no [address]:port")
+            raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is not an [address]:port")
     elif part.count(":") == 1:
         host, colon, port = part.partition(":")
     if not host or (colon and not (port.isdecimal() and 0 < int(port) < 65536)):
-        raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is no host:port")
+        raise ConfigError(f"zookeeper.connect={text!r}: {part!r} is not a host:port")
     return ServerAddress(host, int(port) if colon else DEFAULT_PORT)

@@ -1,8 +1,8 @@
-"""Many operations in one request: how they are split, packed and read back. Pure, and made for 100,000 at a time.
+"""Splits, packs and unpacks requests with many operations. Pure code, written for 100,000 operations at a time.
 
-A frame holds so many operations or so many bytes, whichever comes first: beyond that only the latency of other sessions
-grows, their pings included (ADR 0004). Each result of a multi or multi-read begins with the same 13 bytes, be it
-data (type, done, error, length), or an error (-1, done, code, code), so one unpack tells which.
+A frame has a limit of operations and a limit of bytes. Larger frames gain nothing and only delay other sessions, their
+pings included (ADR 0004). Each result of a multi or multi-read starts with 13 bytes of the same layout, for data (type,
+done, error, length) and for an error (-1, done, code, code), so one unpack tells which it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from klamm.zookeeper.jute import OpCode
 
 
 class FrameLimit(NamedTuple):
-    """The most that goes into one request."""
+    """The most that one request may hold."""
 
     operations: int
     bytes: int
@@ -42,12 +42,12 @@ class FrameLimit(NamedTuple):
 
 READ_FRAME: Final = FrameLimit(500, 128 * 1024)
 WRITE_FRAME: Final = FrameLimit(1000, 256 * 1024)
-"""Each transaction costs the server as much as a hundred sets in it, so writes come in larger ones, half as many in
-flight."""
+"""A transaction costs the server as much as a hundred sets in it. So write frames are larger than read frames, and
+fewer are in flight."""
 
 NO_NODE: Final = -101
 
-# Plain numbers: comparing with a member of an IntEnum costs more than the rest of the loop.
+# Plain ints: a comparison with an IntEnum member costs more than the rest of the loop.
 _CREATE, _CREATE2, _DELETE, _GET, _SET, _CHECK = map(
     int, (OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.GET_DATA, OpCode.SET_DATA, OpCode.CHECK)
 )
@@ -56,13 +56,13 @@ _SET_DONE = jute.MULTI_HEADER.pack(OpCode.SET_DATA, False, 0)
 _SET_RESULT = struct.Struct(">9xqqqqiiiqiiq")
 _RESULT = struct.Struct(">i?ii")
 _VERSION = struct.Struct(">32xi32x")
-"""Of a Stat, only its version."""
+"""Only the version of a Stat."""
 _VERSION_AND_RESULT = struct.Struct(">32xi32xi?ii")
-"""The same, and the beginning of the result that follows."""
+"""The version of a Stat, and the start of the result that follows."""
 
 
 class _Lengths(dict[int, bytes]):
-    """Lengths as packed: few of them are different."""
+    """Packed lengths. There are few different ones."""
 
     def __missing__(self, length: int) -> bytes:
         packed = jute.INT.pack(length)
@@ -79,8 +79,8 @@ _CHECK_HEADER = jute.MULTI_HEADER.pack(OpCode.CHECK, False, -1)
 
 
 def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Iterator[tuple[int, int, bytes]]:
-    """Bodies of the multis that do [start, stop) of `ops`, each after `first`. Packed as they are drawn, so that the
-    server works on one while the next is made, and the loop is never held for all of them."""
+    """Yields (start, stop, body) for each multi: its body does `first`, then `ops[start:stop]`. Each body is packed
+    when it is drawn, so the server works on one while the next is packed, and packing all never blocks the loop."""
     head = b"".join(pack_ops(first, chroot))
     for base in range(0, len(ops), WRITE_FRAME.operations):
         batch = ops[base : base + WRITE_FRAME.operations]
@@ -92,7 +92,7 @@ def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Itera
 
 
 def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterator[tuple[int, int, bytes]]:
-    """The same for reads."""
+    """As `multis`, for reads."""
     for base in range(0, len(paths), READ_FRAME.operations):
         batch = paths[base : base + READ_FRAME.operations]
         whole = pack_gets(batch, chroot) if opcode is OpCode.GET_DATA else None
@@ -103,7 +103,7 @@ def multi_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> Iterato
 
 
 def _bodies(base: int, frame: FrameLimit, head: bytes, packed: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """Mostly one: `split` costs as much as the packing, so it is asked only when the bytes do not fit."""
+    """Usually one body. `split` costs as much as the packing, so it runs only when the bytes do not fit."""
     whole = b"".join((head, *packed, jute.MULTI_END))
     if len(whole) - len(head) - len(jute.MULTI_END) <= frame.bytes:
         yield base, base + len(packed), whole
@@ -113,7 +113,7 @@ def _bodies(base: int, frame: FrameLimit, head: bytes, packed: Sequence[bytes]) 
 
 
 def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
-    """The operations of a multi, each with its header. Sets and creates are the many, so they are inline."""
+    """The operations of a multi, each with its header. Sets and creates, by far the most, are packed inline."""
     prefix, lengths, pack_version, join = chroot.prefix, _LENGTHS, jute.INT.pack, b"".join
     packed: list[bytes] = []
     append = packed.append
@@ -134,14 +134,14 @@ def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
 
 @lru_cache(maxsize=256)
 def _create_rest(acl: tuple[Acl, ...], mode: CreateMode) -> bytes:
-    """What follows the data of a create: few are different."""
+    """The part of a create after its data. There are few different ones."""
     return jute.pack_acl(acl) + jute.INT.pack(mode)
 
 
 def pack_sets(sets: Sets, chroot: Chroot, head: bytes) -> bytes | None:
-    """A whole multi of sets from columns. None where a path is not ASCII, or the bytes are too many for one frame.
+    """Packs a whole multi of sets from columns. None if a path is not ASCII or one frame cannot hold the bytes.
 
-    It is made as text and encoded once, a byte a character: joining text costs a third of joining encoded paths."""
+    It builds text with one character per byte and encodes it once: joining text costs a third of joining bytes."""
     paths = chroot.absolute_all(sets.paths)
     if not "".join(paths).isascii():
         return None
@@ -156,7 +156,7 @@ def pack_sets(sets: Sets, chroot: Chroot, head: bytes) -> bytes | None:
 
 
 class _Begins(dict[int, str]):
-    """What stands before a path, by its length, a byte a character."""
+    """The bytes before a path, by the length of the path, as text with one character per byte."""
 
     def __init__(self, header: bytes) -> None:
         self._header = header
@@ -169,7 +169,7 @@ class _Begins(dict[int, str]):
 
 
 class _Follows(dict[tuple[bytes, int], str]):
-    """What follows the path of a set, data and version, a byte a character. Of one batch: many say the same."""
+    """Data and version after the path of a set, as text with one character per byte. Many sets of a batch share one."""
 
     def __missing__(self, said: tuple[bytes, int]) -> str:
         data, version = said
@@ -195,7 +195,7 @@ def _pack_any(op: Op, chroot: Chroot) -> bytes:
 
 
 def pack_gets(paths: Sequence[str], chroot: Chroot) -> bytes | None:
-    """A whole multi-read of getData, as `pack_sets` makes one of sets."""
+    """Packs a whole multi-read of getData, as `pack_sets` packs a multi."""
     absolute, begins = chroot.absolute_all(paths), _GET_BEGINS
     if not "".join(absolute).isascii():
         return None
@@ -204,14 +204,14 @@ def pack_gets(paths: Sequence[str], chroot: Chroot) -> bytes | None:
 
 
 def pack_reads(opcode: OpCode, paths: Sequence[str], chroot: Chroot) -> list[bytes]:
-    """The operations of a multi-read, one per path; the watch byte is there but servers ignore it."""
+    """The operations of a multi-read, one per path. Servers ignore the watch byte in them."""
     header, lengths = jute.MULTI_HEADER.pack(opcode, False, -1), _LENGTHS
     raws = [path.encode() for path in chroot.absolute_all(paths)]
     return [b"%b%b%b\0" % (header, lengths[len(raw)], raw) for raw in raws]
 
 
 def split(operations: Sequence[bytes], frame: FrameLimit) -> Iterator[tuple[int, int]]:
-    """Ranges [start, stop) of operations that go into one frame each."""
+    """Ranges [start, stop) of operations, one per frame."""
     start, size = 0, 0
     for index, operation in enumerate(operations):
         if index > start and (index - start == frame.operations or size + len(operation) > frame.bytes):
@@ -223,7 +223,7 @@ def split(operations: Sequence[bytes], frame: FrameLimit) -> Iterator[tuple[int,
 
 
 def unpack_nodes(body: bytes, position: int, paths: Sequence[str]) -> list[Node | None]:
-    """Results of a multi-read of getData. None where there is no node; any other error is raised with its path."""
+    """Results of a multi-read of getData. None where a node does not exist; any other error is raised with its path."""
     result_at, stat_at, make = _RESULT.unpack_from, jute.STAT.unpack_from, tuple.__new__
     nodes: list[Node | None] = []
     append = nodes.append
@@ -250,9 +250,9 @@ def unpack_nodes(body: bytes, position: int, paths: Sequence[str]) -> list[Node 
 
 
 def unpack_contents(body: bytes, position: int, paths: Sequence[str]) -> Contents:
-    """As `unpack_nodes`, data and version only: one unpack a node reads the version of one result and the beginning of
-    the next, and none of the other numbers becomes an object."""
-    padded = body + bytes(4)  # after the last result comes MULTI_END, four bytes shorter than the beginning of one
+    """As `unpack_nodes`, but only data and version. One unpack per node reads the version of one result and the start
+    of the next, and creates no objects for the other numbers."""
+    padded = body + bytes(4)  # MULTI_END follows the last result and is four bytes shorter than the start of a result
     result_at, version_and_result_at = _RESULT.unpack_from, _VERSION_AND_RESULT.unpack_from
     contents = Contents([], [])
     found, seen = contents.data.append, contents.versions.append
@@ -276,7 +276,7 @@ def unpack_contents(body: bytes, position: int, paths: Sequence[str]) -> Content
     except struct.error as error:
         raise MarshallingError(detail="multi-read reply ends early") from error
     if not (kind == -1 and done and code == -1 and position == len(padded)):
-        raise MarshallingError(detail=f"{len(padded) - position} bytes where a multi-read reply should end")
+        raise MarshallingError(detail=f"{len(padded) - position} bytes left at the end of a multi-read reply")
     return contents
 
 
@@ -298,8 +298,8 @@ def unpack_children(body: bytes, position: int, paths: Sequence[str]) -> list[li
 
 
 def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) -> list[OpResult]:
-    """Results of a multi, one per operation. In a failed one each is an error: the culprit's own, and
-    RuntimeInconsistency for the others, whichever side of it they are on, since nothing was applied."""
+    """Results of a multi, one per operation. In a failed multi every result is an error: the failed operation's own,
+    and RuntimeInconsistency for those before and after it, because none was applied."""
     stat_at, header_at = jute.STAT.unpack_from, jute.MULTI_HEADER.unpack_from
     results: list[OpResult] = []
     if ops and type(ops[0]) is Check and body.startswith(_CHECK_DONE, position):  # the fence
@@ -336,7 +336,7 @@ def unpack_multi(body: bytes, position: int, ops: Sequence[Op], chroot: Chroot) 
 
 
 def all_set(body: bytes, position: int, count: int, *, fenced: bool) -> bool:
-    """Whether a multi of so many sets was done, the fence in front of them included."""
+    """Whether a multi of `count` sets succeeded, including the fence in front of them."""
     if fenced:
         if not body.startswith(_CHECK_DONE, position):
             return False
@@ -345,8 +345,8 @@ def all_set(body: bytes, position: int, count: int, *, fenced: bool) -> bool:
 
 
 def _only_sets(body: bytes, position: int, count: int) -> bool:
-    """Whether the reply is that of so many sets, all done: told by its size, and by each byte of the headers in one
-    slice through all of them."""
+    """Whether the reply says that `count` sets succeeded. Its size tells, and one slice per byte of the header through
+    all results."""
     size, end = _SET_RESULT.size, len(body) - len(jute.MULTI_END)
     return (
         end - position == count * size
@@ -363,4 +363,4 @@ def _unexpected(kind: int, code: int, path: str) -> ZooKeeperError:
 
 def _expect_end(body: bytes, position: int) -> None:
     if body[position:] != jute.MULTI_END:
-        raise MarshallingError(detail=f"{len(body) - position} bytes where a multi reply should end")
+        raise MarshallingError(detail=f"{len(body) - position} bytes left at the end of a multi reply")

@@ -60,7 +60,7 @@ class BulkOperations(Operations):
                 await _in_window(submit(), READS_IN_FLIGHT, consume)
                 self.operations["get"] += len(paths)
                 return contents
-            except Unimplemented:  # the connection has moved to an older server
+            except Unimplemented:  # the session has moved to an older server
                 pass
         nodes = await self._read_singly(paths, self._get_or_none)
         return Contents(
@@ -86,7 +86,7 @@ class BulkOperations(Operations):
         finally:
             outcomes = await asyncio.gather(*armed, return_exceptions=True)
         for outcome in outcomes:
-            # A lost connection is no failure here: the registry holds the watches, and the next connection sets them.
+            # A lost connection does not matter here: the registry holds the watches, and the next connection sets them.
             if isinstance(outcome, BaseException) and not isinstance(outcome, ConnectionLoss):
                 raise outcome
         return nodes
@@ -94,14 +94,14 @@ class BulkOperations(Operations):
     def _arm(
         self, zxid: int, paths: Sequence[str], nodes: Sequence[Node | None], watch: Watcher
     ) -> asyncio.Future[Reply]:
-        """Watch what one batch has read, from that batch's own zxid on."""
+        """Watch the paths of one batch from the zxid of that batch on."""
         self.operations["watch"] += len(paths)
         absolute = self._chroot.absolute_all(paths)
         found = [path for path, node in zip(absolute, nodes, strict=True) if node is not None]
         missing = [path for path, node in zip(absolute, nodes, strict=True) if node is None]
         sent = self._submit(OpCode.SET_WATCHES, jute.pack_set_watches(zxid, found, missing, ()), "")
-        if not sent.done():  # refused: the session is gone, and its watches with it
-            # Before the reply, because what has changed meanwhile fires before it.
+        if not sent.done():  # refused if done: the session is gone, and its watches with it
+            # Register before the reply arrives: watches on nodes that have changed meanwhile fire before it.
             self._watches.add_data(found, watch, zxid, exists=True)
             self._watches.add_data(missing, watch, zxid, exists=False)
         return sent
@@ -127,7 +127,7 @@ class BulkOperations(Operations):
             batch = bulk.unpack_multi(reply.payload, BODY, [*checks, *ops[start:stop]], self._chroot)
             if checks:
                 check = batch.pop(0)
-                # The batches that are in flight by now meet the same fence: its version only grows.
+                # The batches in flight fail at the same fence, because its version only grows.
                 if isinstance(check, ZooKeeperError) and not isinstance(check, RuntimeInconsistency):
                     fenced = fenced or check
             results.extend(batch)
@@ -145,7 +145,7 @@ class BulkOperations(Operations):
         single: Callable[[str], Coroutine[Any, Any, R]],
         then: Callable[[Reply, Sequence[str], list[R]], None] | None = None,
     ) -> list[R]:
-        """By multi-read, or by single reads where the server has none; `then` sees each batch with its reply."""
+        """Use multi-read, or single reads if the server has none. `then` receives each batch with its reply."""
         if not self._has_multi_read:
             return await self._read_singly(paths, single)
         results: list[R] = []
@@ -163,7 +163,7 @@ class BulkOperations(Operations):
 
         try:
             await _in_window(submit(), READS_IN_FLIGHT, consume)
-        except Unimplemented:  # the connection has moved to an older server
+        except Unimplemented:  # the session has moved to an older server
             return await self._read_singly(paths, single)
         self.operations["get" if opcode is OpCode.GET_DATA else "children"] += len(paths)
         return results
@@ -189,7 +189,7 @@ class BulkOperations(Operations):
                     return None
 
     def _count_and_look_at(self, ops: Sequence[Op]) -> None:
-        """All of it before anything is sent, so that a refusal means that nothing was written."""
+        """Checks every operation before anything is sent, so a refusal means that nothing was written."""
         largest = self._frame_bytes_max - LARGEST_OVERHEAD - jute.REQUEST_HEADER.size
         if isinstance(ops, Sets) and max(map(len, ops.data), default=0) <= largest:
             self.operations["set"] += len(ops)
@@ -204,7 +204,7 @@ class BulkOperations(Operations):
 
 
 async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[int, int, Reply], None]) -> None:
-    """Draw batches, at most `limit` in flight, and consume their replies in order."""
+    """Draw batches, keep at most `limit` in flight, and consume their replies in order."""
     window: deque[_Batch] = deque()
     try:
         while True:
@@ -216,6 +216,6 @@ async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[i
             consume(start, stop, await future)
     finally:
         for _, _, future in window:
-            # Nobody waits for these any more: mark an error as seen, let a reply go by.
+            # No one awaits these any more: mark errors as retrieved, ignore replies.
             if not future.cancel() and not future.cancelled():
                 future.exception()

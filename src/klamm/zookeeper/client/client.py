@@ -39,11 +39,11 @@ class ZooKeeperClient(BulkOperations):
     # --- life ---
 
     async def start(self) -> None:
-        """Returns with a session, or raises ConnectionLoss or AuthFailed within the connection timeout."""
+        """Open a session. Raises ConnectionLoss or AuthFailed within the connection timeout."""
         await self._session.start(self._connection_timeout_ms / 1000)
 
     async def close(self) -> None:
-        """End the session: its ephemerals are gone when this returns, if the server could be told."""
+        """End the session. Its ephemeral nodes are gone when this returns, if the server could be reached."""
         await self._session.close()
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ class ZooKeeperClient(BulkOperations):
     @property
     def state(self) -> SessionState:
         if self._session.state is SessionState.CONNECTED and not self._session.is_connected:
-            return SessionState.DISCONNECTED  # the keeper has yet to notice
+            return SessionState.DISCONNECTED  # the keeper has not noticed yet
         return self._session.state
 
     @property
@@ -91,12 +91,12 @@ class ZooKeeperClient(BulkOperations):
     def add_session_listener(self, listener: SessionListener) -> None:
         self._session.listeners.append(listener)
 
-    def drop_connection(self, reason: str = "asked to") -> None:
+    def drop_connection(self, reason: str = "on request") -> None:
         """Cut the connection and resume the session on the next server."""
         self._session.abort_connection(reason)
 
     async def add_auth(self, scheme: str, credential: bytes) -> None:
-        """For `digest` the credential is `user:password`. Holds for this and every later connection."""
+        """For `digest` the credential is `user:password`. Applies to this connection and all later ones."""
         await self._session.authenticate(scheme, credential)
 
     def _submit(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:

@@ -1,9 +1,9 @@
-"""One TCP connection to one server: frames, request order, and what came when.
+"""One TCP connection to one server: frames, the order of requests, and the times of the last traffic.
 
-Replies come strictly in request order, so the requests in flight are a queue. The one exception is the answer to an
-opcode that the server does not know: it overtakes, then the server closes. Events are handed on at once, in order of
-arrival, hence before the reply of any read that shows the change. When the connection ends, everything in flight fails
-with ConnectionLoss: it may have happened or not. Whoever owns the connection owns its timers too.
+Replies come strictly in the order of the requests, so the requests in flight are a queue. The one exception is the
+answer to an opcode that the server does not know: it overtakes, and then the server closes. Events are delivered at
+once and in order, and so before the reply of any read that shows the change. When the connection ends, every request in
+flight fails with ConnectionLoss, whether the server applied it or not. The owner of the connection runs its timers.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from klamm.zookeeper.jute import OpCode
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 BODY: Final = jute.REPLY_HEADER.size
-"""Where the body begins in a reply's payload."""
+"""The offset of the body in a reply's payload."""
 _PING: Final = jute.request_frame(jute.XID_PING, OpCode.PING)
 
 
 class Reply(NamedTuple):
     zxid: int
     payload: bytes
-    """Header included, so that nothing is copied: the body is at BODY."""
+    """Includes the header, to avoid a copy. The body starts at BODY."""
 
     def reader(self) -> jute.JuteReader:
         return jute.JuteReader(self.payload, BODY)
 
 
 OnReply = Callable[[int, int], None]
-"""Called with zxid and error code as the reply arrives, in order with the events around it."""
+"""Called with zxid and error code when the reply arrives, in order with the events around it."""
 
 
 class PendingRequest:
-    """A request from its submission to its end; every one ends, with a reply or an error."""
+    """A request from its submission to its end. Every request ends, with a reply or an error."""
 
     __slots__ = ("body", "future", "on_reply", "opcode", "path", "xid")
 
@@ -80,7 +80,7 @@ class FrameBuffer:
             while position + 4 <= end:
                 length = jute.INT.unpack_from(view, position)[0]
                 if not 0 < length <= self._max:
-                    raise MarshallingError(detail=f"frame of {length} bytes, at most {self._max} are taken")
+                    raise MarshallingError(detail=f"frame of {length} bytes, the limit is {self._max}")
                 if position + 4 + length > end:
                     break
                 payloads.append(bytes(view[position + 4 : position + 4 + length]))
@@ -101,11 +101,11 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._auths: deque[PendingRequest] = deque()
         self._handshake: asyncio.Future[jute.ConnectResponse] = self._loop.create_future()
         self._xid = 0
-        self._lost: str | None = None  # why
+        self._lost: str | None = None  # the reason
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.last_zxid = 0
         self.last_sent = self.last_received = self.last_answered = clock.monotonic()
-        """Any byte proves the connection; only answers prove that the server heard us: events come by themselves."""
+        """Any byte proves that the connection lives. Only an answer proves that requests arrive: events need none."""
 
     @property
     def is_open(self) -> bool:
@@ -114,7 +114,7 @@ class ZooKeeperConnection(asyncio.Protocol):
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
         if self._lost is not None:
@@ -128,7 +128,7 @@ class ZooKeeperConnection(asyncio.Protocol):
                     self._handshake.set_result(jute.ConnectResponse.unpack(payload))
                     self.last_answered = self.last_received
         except MarshallingError as error:
-            self.abort(f"the server sent what we cannot read: {error}")
+            self.abort(f"unreadable data from the server: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(f"connection closed{f': {exc}' if exc else ''}")
@@ -160,7 +160,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._write(_PING)
 
     def abort(self, reason: str) -> None:
-        """Close at once, without waiting for the other side. In flight: unknown outcome."""
+        """Close at once, without waiting for the other side. The outcome of requests in flight is unknown."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -178,10 +178,10 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._auths.clear()
         if not self._handshake.done():
             self._handshake.set_exception(ConnectionLoss(detail=self._lost))
-            self._handshake.exception()  # retrieved: nobody need be waiting for it
+            self._handshake.exception()  # mark it as retrieved: there may be no one awaiting it
 
     def _write(self, data: bytes) -> None:
-        """What is sent in one turn of the loop leaves in one write."""
+        """Everything sent in one turn of the loop leaves in one write."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(data)

@@ -1,4 +1,4 @@
-"""The operations of the ZooKeeper port as single requests, on whatever carries requests to a server.
+"""The operations of the ZooKeeper port as single requests. A subclass says how a request reaches a server.
 
 Callers see only paths below the chroot. After ConnectionLoss the outcome of a write is unknown, except for an ephemeral
 create, which is resolved by looking at the node's owner. A read with a watch registers it as its reply arrives (see
@@ -29,7 +29,7 @@ class Operations(ABC):
         self._frame_bytes_max = frame_bytes_max
         self._watches = WatchRegistry()
         self.operations: Counter[str] = Counter()
-        """Operations asked for, by kind; those inside a bulk call count one each."""
+        """Number of operations by kind. Each operation inside a bulk call counts."""
 
     @property
     @abstractmethod
@@ -46,9 +46,9 @@ class Operations(ABC):
         mode: CreateMode = CreateMode.PERSISTENT,
         acl: tuple[Acl, ...] = OPEN_ACL,
     ) -> tuple[str, Stat]:
-        """An ephemeral create whose reply was lost is resolved: a node of our own session is the one we made."""
+        """Resolves an ephemeral create whose reply was lost: if this session owns the node, the create succeeded."""
         sequential = mode in (CreateMode.PERSISTENT_SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
-        # "/" as a sequential prefix means a bare number below the chroot, not beside it.
+        # "/" as a sequential prefix means a bare number below the chroot, not a number after the chroot's own name.
         absolute = f"{self._chroot.prefix}/" if sequential and path == "/" else self._chroot.absolute(path)
         body = jute.pack_create(absolute, data, acl, mode)
         session_id, in_doubt = self.session_id, False
@@ -119,7 +119,7 @@ class Operations(ABC):
         return names
 
     async def children_and_stat(self, path: str, watch: Watcher | None = None) -> tuple[list[str], Stat]:
-        """Names in the server's order, which means nothing."""
+        """The names come in the server's order, which has no meaning."""
         absolute = self._chroot.absolute(path)
         body = jute.pack_path_and_watch(absolute, watch is not None)
         on_reply = self._watches.on_children(absolute, watch)
@@ -158,8 +158,8 @@ class Operations(ABC):
     def _refuse_oversize(self, body_bytes: int, path: str) -> None:
         size = body_bytes + jute.REQUEST_HEADER.size
         if size > self._frame_bytes_max:
-            # A server answers such a frame by closing the connection, without a word.
-            raise BadArguments(path, f"request of {size} bytes, a server takes {self._frame_bytes_max}")
+            # A server would close the connection without an answer.
+            raise BadArguments(path, f"request of {size} bytes, the server's limit is {self._frame_bytes_max}")
 
     def _count(self, ops: Sequence[Op]) -> None:
         for kind, count in Counter(map(type, ops)).items():
@@ -174,6 +174,6 @@ class Operations(ABC):
             try:
                 watcher(seen)
             except Exception as error:
-                # As with any callback of the loop: reported, and the ones after it are still called.
+                # Treated like any callback of the loop: report it and go on with the next watcher.
                 context = {"message": f"watcher {watcher!r} failed on {seen}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)

@@ -1,20 +1,22 @@
-"""A session: it moves from connection to connection, and when it is lost its owner acts before and after the next.
+"""A session moves from connection to connection. When it expires, its listeners act before and after the next one.
 
 One task owns the connection and every timer:
 
-    connect -> handshake -> (probe for multi-read) -> authenticate -> watches -> what waited -> serve -> lost -> connect
+    connect -> handshake -> (probe for multi-read) -> authenticate -> set watches -> send waiting requests -> serve
+    -> lost -> connect
 
-- Ping when nothing was sent for 1/3 of the timeout, drop the connection when nothing was received for 2/3, or nothing
-  was answered for all of it.
-- Disconnected: requests wait for the next connection. What was in flight failed with ConnectionLoss.
-- Expired: a server says so (timeout 0, or another session id), or nobody could be reached for 4/3 of the timeout, which
-  also ends the endless refusal by a server that lost its data. Then, in this order: every request fails with
-  SessionExpired; each listener's `before_new_session`; a new session, tried for ever; each `after_new_session`.
-  In between, new requests are refused at once, so that nothing decided under the old session acts under the new one,
-  and a listener that asks ZooKeeper something cannot wait for the session that waits for it.
+- Alive: it pings when it has sent nothing for 1/3 of the timeout. It drops the connection when it has received nothing
+  for 2/3 of the timeout, or no answer for all of it.
+- Disconnected: requests wait for the next connection. Those in flight have failed with ConnectionLoss.
+- Expired: a server says so (timeout 0, or another session id), or no server could be reached for 4/3 of the timeout.
+  The latter also ends the endless refusals of a server that has lost its data. Then every request fails with
+  SessionExpired, each listener's `before_new_session` runs, a new session is tried until it succeeds, and each
+  `after_new_session` runs. In between, new requests are refused at once: nothing decided under the old session may act
+  under the new one, and a listener that uses ZooKeeper must not wait for the session that waits for the listener.
 
-`after_new_session` runs beside the connection's task, since it needs the connection to be kept; a next expiry waits for
-it to return. Reference: zookeeper.md section 3, controller.md section 2.1.
+`after_new_session` runs beside the connection's task, because it needs a connection that is kept alive. The next expiry
+waits for it to return. The timing is that of ZooKeeper's ClientCnxn; the order of the listeners is that of Kafka's
+ZooKeeperClient.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ logger = logging.getLogger("klamm.zookeeper.client")
 BACKOFF_FIRST: Final = 0.02
 BACKOFF_MAX: Final = 1.0
 AUTH_RETRY: Final = 1.0
-"""Credentials may be mended on the server while we run; Kafka tries again at this pace (KAFKA-7987)."""
+"""Seconds. Credentials may be corrected on the server at any time; Kafka retries at this pace (KAFKA-7987)."""
 REQUIRES_SASL: Final = -124
 
 
@@ -61,7 +63,7 @@ class SessionState(Enum):
 
 
 _REFUSALS: Final[dict[SessionState, Callable[[str], ZooKeeperError]]] = {
-    SessionState.CONNECTING: lambda path: SessionExpired(path, "there is no session yet"),
+    SessionState.CONNECTING: lambda path: SessionExpired(path, "no session yet"),
     SessionState.EXPIRED: SessionExpired,
     SessionState.AUTH_FAILED: AuthFailed,
     SessionState.CLOSED: lambda path: SessionExpired(path, "the client is closed"),
@@ -97,13 +99,13 @@ class ClientSession:
         self._password = jute.NO_PASSWORD
         self._last_zxid = 0
         self._connection: ZooKeeperConnection | None = None
-        self._answered = 0.0  # both times are set by start: a constructor needs no running loop
+        self._answered = 0.0  # `start` sets both times: a constructor needs no running loop
         self._disconnected_at = 0.0
         self._waiting: deque[PendingRequest] = deque()
         self._server_has_multi_read: dict[ServerAddress, bool] = {}
         self._first_session = True
         self._announced = False
-        self._last_error = "no answer at all"
+        self._last_error = "no answer"
         self._keeper: asyncio.Task[None] | None = None
         self._announcement: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -111,8 +113,8 @@ class ClientSession:
     # --- for the client ---
 
     async def start(self, timeout: float) -> None:
-        """Returns with a session, or raises ConnectionLoss or AuthFailed within `timeout` and leaves nothing behind."""
-        self._random.shuffle(self._servers)  # or every client of a cluster would sit on the first server
+        """Open a session. Raises ConnectionLoss or AuthFailed within `timeout` and then leaves nothing running."""
+        self._random.shuffle(self._servers)  # otherwise every client would connect to the first server
         self._ready = asyncio.get_running_loop().create_future()
         self._answered = self._disconnected_at = self._clock.monotonic()
         self._keeper = asyncio.create_task(self._keep(), name="zookeeper session")
@@ -130,7 +132,7 @@ class ClientSession:
             raise
 
     async def close(self) -> None:
-        """End the session at the server, which removes its ephemerals before it answers, then the connection."""
+        """End the session, then the connection. The server removes the ephemeral nodes before it answers."""
         if self.state is SessionState.CLOSED:
             return
         self.state = SessionState.CLOSED
@@ -149,12 +151,12 @@ class ClientSession:
                 await farewell.future
                 await asyncio.shield(connection.closed)
         except (TimeoutError, ZooKeeperError) as error:
-            logger.info("session 0x%x: closed without the server's word: %s", self.session_id, error)
+            logger.info("session 0x%x: closed without an answer from the server: %s", self.session_id, error)
         finally:
             connection.abort("client closed")
 
     def submit(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> asyncio.Future[Reply]:
-        """Send now, or when there is a connection again. The future ends with the reply or an error, always."""
+        """Send now, or when there is a connection again. The future always ends, with the reply or an error."""
         request = PendingRequest(opcode, body, path, on_reply)
         refusal = _REFUSALS.get(self.state)
         if refusal is not None:
@@ -171,7 +173,7 @@ class ClientSession:
 
     @property
     def has_multi_read(self) -> bool:
-        """Of the server that we are on, or were last on."""
+        """Whether the current server, or the last one, knows multi-read."""
         return self._server_has_multi_read.get(self._servers[0], True)
 
     def silence(self) -> float:
@@ -180,7 +182,7 @@ class ClientSession:
         return self._clock.monotonic() - self._answered
 
     async def authenticate(self, scheme: str, credential: bytes) -> None:
-        """Now, and again on each new connection: the identity belongs to the connection."""
+        """Authenticate now and on each new connection, because the identity belongs to the connection."""
         if self._connection is not None and self._connection.is_open:
             await self._connection.authenticate(scheme, credential).future
         self.credentials.append((scheme, credential))
@@ -202,7 +204,7 @@ class ClientSession:
             except SessionExpired as error:
                 await self._expire(str(error))
             except Unimplemented:
-                self._server_has_multi_read[server] = False  # and it has closed: the same server once more, unasked
+                self._server_has_multi_read[server] = False  # it closed: try it again, without the probe
             except AuthFailed as error:
                 await self._on_auth_failure(error)
                 self._next_server()
@@ -239,7 +241,7 @@ class ClientSession:
         return connection
 
     async def _probe(self, connection: ZooKeeperConnection) -> bool:
-        """Alone and first: a server without multi-read closes, and whatever else was in flight would be lost."""
+        """Sent first and alone: a server without multi-read closes the connection, and other requests would be lost."""
         try:
             await self._send(connection, PendingRequest(OpCode.MULTI_READ, jute.MULTI_END, ""))
         except MarshallingError:
@@ -249,8 +251,8 @@ class ClientSession:
     def _adopt(self, response: jute.ConnectResponse) -> None:
         if response.timeout_ms <= 0:
             if self.session_id == 0:
-                raise ConnectionLoss(detail="the server gave no session")
-            raise SessionExpired(detail="by the server's word")
+                raise ConnectionLoss(detail="the server refused a new session")
+            raise SessionExpired(detail="the server says so")
         if self.session_id not in (0, response.session_id):
             raise SessionExpired(detail="the server answered with another session")
         if self.session_id == 0:
@@ -258,10 +260,10 @@ class ClientSession:
         self.session_id = response.session_id
         self._password = response.password
         self.timeout_ms = response.timeout_ms
-        self._disconnected_at = self._clock.monotonic()  # the session lives, even if this connection comes to nothing
+        self._disconnected_at = self._clock.monotonic()  # the session is alive, even if this connection fails
 
     async def _serve(self, connection: ZooKeeperConnection) -> None:
-        """From here on requests go out; returns when the connection is lost."""
+        """Send requests on this connection. Returns when it is lost."""
         for body in self._watches.set_watches():
             self._send(connection, PendingRequest(OpCode.SET_WATCHES, body, "")).add_done_callback(_ignore_outcome)
         self._connection = connection
@@ -282,12 +284,12 @@ class ClientSession:
         timeout = self.timeout_ms / 1000
         while not connection.closed.done():
             now = self._clock.monotonic()
-            # A long reply counts as life while it arrives, but not for ever: bytes that never end answer nothing.
+            # A long reply counts as a sign of life while it arrives, but bytes that never complete an answer do not.
             drop_at = min(connection.last_received + timeout * 2 / 3, connection.last_answered + timeout)
             if now >= drop_at:
                 received, answered = now - connection.last_received, now - connection.last_answered
                 connection.abort(f"nothing received for {received:.1f} s, no answer for {answered:.1f} s")
-                # Not waiting for the transport's own notice: everything in flight has failed already.
+                # Do not wait for connection_lost: everything in flight has failed already.
                 return
             ping_at = connection.last_sent + timeout / 3
             if now >= ping_at:
@@ -298,7 +300,7 @@ class ClientSession:
     # --- ends and beginnings ---
 
     def _on_keeper_end(self, keeper: asyncio.Task[None]) -> None:
-        """It ends by `close`. Otherwise it met a bug, and nobody shall wait for a session that nobody keeps."""
+        """`close` cancels the keeper. Any other end is a bug: fail all requests, so that none waits for ever."""
         if keeper.cancelled():
             return
         error = keeper.exception()
@@ -311,7 +313,7 @@ class ClientSession:
         asyncio.get_running_loop().call_exception_handler(context)
 
     def _announce(self) -> None:
-        """A session is there: the first one releases `start`, each later one is told to the listeners."""
+        """The first session ends `start`. Each later one is announced to the listeners."""
         if self._announced:
             return
         self._announced = True
@@ -346,11 +348,11 @@ class ClientSession:
         self._fail_waiting()
         await self._tell([listener.on_auth_failure for listener in self.listeners])
         await asyncio.sleep(AUTH_RETRY)
-        # Back to waiting for a connection, unless the session is lost anyway.
+        # Wait for a connection again, unless the session is lost.
         self.state = SessionState.DISCONNECTED if self.session_id else SessionState.EXPIRED
 
     async def _tell(self, calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Each listener in turn. One that fails is reported and does not keep the others from being told."""
+        """Call the listeners in turn. The failure of one is reported and does not affect the others."""
         for call in calls:
             try:
                 await call()
@@ -368,7 +370,7 @@ class ClientSession:
 
     def _send(self, connection: ZooKeeperConnection, request: PendingRequest) -> asyncio.Future[Reply]:
         if request.opcode is OpCode.MULTI_READ and not self.has_multi_read:
-            # It waited for a connection, which came to a server that would drop it for this request.
+            # The new connection leads to an older server, which would close it upon this request.
             request.fail(Unimplemented(request.path))
             return request.future
         self.requests[request.opcode.name.lower()] += 1

@@ -1,12 +1,12 @@
-"""Which watches are set, and at which zxid the state that their owners hold was read.
+"""The watches of a session, each with the zxid at which its owner read the node.
 
-A watch belongs to the connection, so after each reconnect all are set again by SetWatches, which compares a zxid with
-the node's: everything newer fires at once. That zxid is, per path, the one of the reply that gave the owner its state.
-The session's last zxid would be wrong: other replies moved it past changes that the owner has not seen. A smaller zxid
-is always safe, it only fires more. Reference: zookeeper.md sections 4.1, 4.3 and 4.4.
+A watch belongs to the connection, so the client sets all watches again after a reconnect. SetWatches carries a zxid,
+and the server fires every watch whose node changed after it. The right zxid is, for each path, that of the reply from
+which the owner knows the node. The session's last zxid would be wrong: other replies have moved it past changes that
+the owner has not seen. A smaller zxid is always safe and only fires more.
 
-Registering happens when the reply of the read arrives, in order with events, never when the coroutine that waits for it
-wakes up: an event may follow in the same packet.
+A watch is registered when the reply of the read arrives, in order with the events, and not when the coroutine that
+awaits the reply wakes up: an event may follow in the same packet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from klamm.zookeeper.client.connection import OnReply
 
 FRAME_BYTES: Final = 128 * 1024
 EXACT_GROUPS: Final = 256
-"""Up to so many distinct zxids each get a frame of their own; beyond that neighbours share the smaller zxid."""
+"""Up to this many distinct zxids, each zxid gets its own frame. Beyond that, neighbours share the smaller zxid."""
 
 
 class _Watch(NamedTuple):
@@ -29,8 +29,8 @@ class _Watch(NamedTuple):
     watchers: tuple[Watcher, ...]
 
     def joined_by(self, zxid: int, watcher: Watcher) -> _Watch:
-        # No event came since the older registration, so the node has not changed up to the newer reply; but the older
-        # one may still be on its way to the server (SetWatches), so the smaller zxid is the one that is always right.
+        # No event has come since the older registration, so the node did not change up to the newer reply. But the
+        # older one may still be on its way to the server (SetWatches), so only the smaller zxid is always right.
         watchers = self.watchers if watcher in self.watchers else (*self.watchers, watcher)
         return _Watch(min(self.zxid, zxid), watchers)
 
@@ -39,7 +39,7 @@ _Table = dict[str, _Watch]
 
 
 class WatchRegistry:
-    """Keyed by absolute path and kind, so that a handler is never doubled by a reconnect."""
+    """Keyed by absolute path and kind, so a reconnect never doubles a watcher."""
 
     def __init__(self) -> None:
         self._data: _Table = {}
@@ -50,7 +50,7 @@ class WatchRegistry:
         return len(self._data) + len(self._exist) + len(self._child)
 
     def add_data(self, paths: Iterable[str], watcher: Watcher, zxid: int, *, exists: bool) -> None:
-        """Where the node was there it is a data watch, else one for its creation: SetWatches treats them apart."""
+        """A data watch if the node exists, otherwise a watch for its creation. SetWatches lists the two separately."""
         self._add(self._data if exists else self._exist, paths, watcher, zxid)
 
     def add_child(self, path: str, watcher: Watcher, zxid: int) -> None:
@@ -58,17 +58,17 @@ class WatchRegistry:
 
     @staticmethod
     def _add(table: _Table, paths: Iterable[str], watcher: Watcher, zxid: int) -> None:
-        """All new ones of a call share one object: they are many, and alike."""
+        """All new watches of a call share one object, because there may be very many."""
         new = _Watch(zxid, (watcher,))
         for path in paths:
             watch = table.setdefault(path, new)
             if watch is not new:
                 table[path] = watch.joined_by(zxid, watcher)
 
-    # What a read does when its reply arrives, with the reply's zxid and error code.
+    # What a read does with zxid and error code when its reply arrives.
 
     def on_exists(self, path: str, watcher: Watcher | None) -> OnReply | None:
-        """Also of a node that is not there: then the watch is for its creation."""
+        """Also for a node that does not exist: then the watch is for its creation."""
 
         def register(zxid: int, code: int) -> None:
             if code in (0, NoNode.code) and watcher is not None:
@@ -91,7 +91,7 @@ class WatchRegistry:
         return None if watcher is None else register
 
     def take(self, event: WatchEvent) -> list[Watcher]:
-        """The watchers to call for an event; they are spent, as the server's are. A deletion ends both kinds."""
+        """Remove and return the watchers to call for an event. A deletion ends data watches and child watches."""
         tables: tuple[_Table, ...]
         match event.kind:
             case WatchKind.CREATED | WatchKind.DATA_CHANGED:
@@ -113,7 +113,7 @@ class WatchRegistry:
         self._child.clear()
 
     def set_watches(self) -> Iterator[bytes]:
-        """Bodies of the SetWatches requests that register everything again, each small enough for any server."""
+        """Bodies of the SetWatches requests that set all watches again. Each is small enough for any server."""
         tables = (self._data, self._exist, self._child)
         entries = [(watch.zxid, path, kind) for kind, table in enumerate(tables) for path, watch in table.items()]
         entries.sort()

@@ -1,6 +1,6 @@
-"""A service behind a listener: what it takes to reach one of our servers, and the transport's way to the service.
+"""Puts the service behind a listener, and connects each transport with the service.
 
-It speaks through the network port, so it serves a real network as well as a simulated one.
+It uses the network port, so it works on a real network and on a simulated one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from klamm.zookeeper.server.client_connection import ServedConnection
 from klamm.zookeeper.server.service import ZooKeeperService
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
-"""ZooKeeper's own patience with a connection that does not ask for a session."""
+"""How long ZooKeeper keeps a connection that does not ask for a session."""
 
 
 class AcceptingServer(ABC):
@@ -32,16 +32,16 @@ class AcceptingServer(ABC):
 
     @property
     def address(self) -> str:
-        """As in a connect string."""
+        """host:port, for a connect string."""
         return f"{self.host}:{self.port}"
 
     @abstractmethod
     def watch_expiry(self) -> None:
-        """There may be a session that ends before all that are known."""
+        """Called when there may be a new session, which may end before all others."""
 
     @abstractmethod
     def watch_containers(self) -> None:
-        """There may be the first container."""
+        """Called when there may be a first container node."""
 
     async def _listen(self, host: str, port: int) -> None:
         self.host = host
@@ -57,7 +57,8 @@ class AcceptingServer(ABC):
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """A transport's way to the service. Holds frames back by the seeded delay, stops reading from who does not read."""
+    """Connects a transport with the service. Delays frames as the faults say, and stops reading from a client that does
+    not read its answers."""
 
     def __init__(self, server: AcceptingServer) -> None:
         self._server = server
@@ -65,13 +66,13 @@ class AcceptedConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: ServedConnection | None = None
         self._handshake: asyncio.TimerHandle | None = None
-        self._held: deque[bytes | None] = deque()  # frames on their way, None for the end
+        self._held: deque[bytes | None] = deque()  # delayed frames; None closes the connection
         self._release_at = 0.0
 
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) and peer else "127.0.0.1"
         self._connection = self._server.service.connection(self, address)
@@ -129,7 +130,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _hold(self, frame: bytes | None, delay: float) -> None:
-        """Order stays: a frame leaves at its time, but never before the one ahead of it."""
+        """Keeps the order: a frame leaves at its time, but never before an earlier frame."""
         now = self._loop.time()
         self._release_at = max(self._release_at, now + delay)
         if frame is not None and not self._held and self._release_at <= now:
@@ -140,7 +141,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def _release(self) -> None:
         if not self._held:
-            return  # the connection is gone, and with it what was held
+            return  # the connection is gone, and its delayed frames with it
         frame = self._held.popleft()
         if frame is not None:
             self._write(frame)

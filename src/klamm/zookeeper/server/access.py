@@ -1,7 +1,7 @@
-"""Who may do what: the identities of a connection against the ACL of a node, and which ACLs may be stored at all.
+"""Access control: checks the identities of a connection against the ACL of a node, and which ACLs may be stored.
 
-A connection always is its address, and whatever it proved by `auth`. Schemes: world, ip, digest, and `auth`, which is
-replaced by the caller's own identities when it is stored. Reference: zookeeper.md section 6.
+A connection has its address as an identity, and every identity that it has added by an auth request. The schemes are
+world, ip, digest and `auth`; storing an ACL replaces `auth` by the caller's own identities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Identity(NamedTuple):
 
 
 class Caller:
-    """On whose behalf an operation runs: the session that will own its ephemerals, the identities of the connection."""
+    """The caller of an operation: the session that will own its ephemeral nodes, and the connection's identities."""
 
     __slots__ = ("identities", "session_id")
 
@@ -36,13 +36,13 @@ class Caller:
 
 
 def digest_identity(credential: bytes) -> Identity:
-    """`user:password` as the digest scheme knows it. Nothing is verified here: only a match with an ACL counts."""
+    """The identity of `user:password` in the digest scheme. It is not verified: it only has to match an ACL."""
     user = credential.split(b":", 1)[0].decode("utf-8", "replace")
     return Identity("digest", f"{user}:{base64.b64encode(hashlib.sha1(credential).digest()).decode()}")
 
 
 def permitted(acl: tuple[Acl, ...], permission: int, caller: Caller) -> bool:
-    if acl is OPEN_ACL:  # trees share one tuple for equal lists, and nearly all nodes have this one
+    if acl is OPEN_ACL:  # a tree shares one tuple among equal lists, and nearly all nodes have this one
         return True
     for entry in acl:
         if entry.perms & permission and (
@@ -64,12 +64,12 @@ def _matches(identity: Identity, entry: Acl) -> bool:
         return identity.id == entry.id
     try:
         return ipaddress.ip_address(identity.id) in ipaddress.ip_network(entry.id, strict=False)
-    except ValueError:  # the peer of an in-process connection has no address in that sense
+    except ValueError:  # the peer of an in-process connection has no IP address
         return identity.id == entry.id
 
 
 def storable(acl: tuple[Acl, ...], caller: Caller, path: str) -> tuple[Acl, ...]:
-    """The list as it is stored: checked, `auth` replaced, duplicates gone."""
+    """The ACL to store: checked, with `auth` replaced and without duplicates."""
     if acl == OPEN_ACL:
         return OPEN_ACL
     stored: dict[Acl, None] = {}
@@ -104,7 +104,7 @@ def _well_formed(entry: Acl) -> bool:
 
 
 def shown_to(acl: tuple[Acl, ...], caller: Caller) -> tuple[Acl, ...]:
-    """What getACL returns: without ADMIN the secret half of a digest is hidden."""
+    """What getACL returns. A caller without ADMIN does not see the secret half of a digest."""
     if permitted(acl, Permission.ADMIN, caller):
         return acl
     return tuple(

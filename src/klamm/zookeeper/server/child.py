@@ -1,15 +1,15 @@
-"""A child process that never outlives its owner, and a port that nobody else takes.
+"""Child processes that never outlive their owner, and ports that no other process takes.
 
-Death with the owner, also by `kill -9`, can only be promised by the kernel: PR_SET_PDEATHSIG. Three traps:
+Only the kernel can end a child when its owner dies, also by `kill -9`: PR_SET_PDEATHSIG. There are three traps:
 
 - It must be set in the child. `preexec_fn` is unsafe beside threads, so a small interpreter sets it and then *becomes*
   the program by exec: the pid is the program's own, and signals need no forwarding. The setting survives the exec.
-- The owner may die before the child has set it. The child therefore looks at its parent afterwards and leaves if that
-  is no longer the owner.
+- The owner may die before the child has set it. The child therefore checks its parent afterwards and exits if that is
+  no longer the owner.
 - It fires when the *thread* that forked ends, not the process (prctl(2)). So one thread, which lives as long as the
   process, forks every child; callers may come from any thread and any event loop.
 
-Each child leads its own process group: Ctrl-C at a terminal reaches only the owner, who stops its children in order.
+Each child leads its own process group: Ctrl-C at a terminal reaches only the owner, which stops its children in order.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-children")
-_children: dict[int, Child] = {}
 
 
 class Child:
-    """A running process. Not bound to an event loop: it may be started in one and stopped in another."""
+    """A running process. It is not bound to an event loop: one loop may start it and another stop it."""
 
     def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         self._process = process
@@ -54,19 +53,17 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative for a signal, as in `subprocess`."""
-        code = self._process.poll()
-        if code is not None:
-            _children.pop(self.pid, None)
-        return code
+        """None while the process runs; negative for a signal, as in `subprocess`."""
+        return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing happens when it has ended: its pid is reaped by us alone, so it cannot have a new owner yet."""
+        """Does nothing if the process has ended. Only this object reaps the pid, so no other process can have it
+        yet."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     async def wait(self) -> int:
-        """Wait for its end, by the kernel's own event: no thread, no polling."""
+        """Wait for the end of the process by a pidfd, without a thread and without polling."""
         if (code := self.returncode) is not None:
             return code
         loop = asyncio.get_running_loop()
@@ -78,12 +75,11 @@ class Child:
         finally:
             loop.remove_reader(pidfd)
             os.close(pidfd)
-        code = self._process.wait()
-        _children.pop(self.pid, None)
-        return code
+        return self._process.wait()
 
     async def stop(self, grace: float) -> int:
-        """SIGTERM, then SIGKILL when it has not ended after `grace` seconds. A stopped process is continued first."""
+        """Send SIGTERM, and SIGKILL if the process has not ended after `grace` seconds. Continues a stopped process
+        first."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         try:
@@ -107,7 +103,7 @@ def dying_with_us(argv: Sequence[str]) -> list[str]:
 def start_child(
     argv: Sequence[str], *, log_path: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Child:
-    """Start `argv`; its output is appended to `log_path`. `env` is added to our own environment."""
+    """Start `argv` and append its output to `log_path`. `env` is added to the environment of this process."""
     return _forker.submit(_fork, list(argv), log_path, {**os.environ, **(env or {})}, cwd).result()
 
 
@@ -122,27 +118,20 @@ def _fork(argv: list[str], log_path: Path, env: dict[str, str], cwd: Path | None
             cwd=cwd,
             process_group=0,
         )
-    child = Child(process, log_path)
-    _children[child.pid] = child
-    return child
-
-
-def living_children() -> list[Child]:
-    """What this process started and nobody has ended: a test run that ends well has none."""
-    return [child for child in list(_children.values()) if child.returncode is None]
+    return Child(process, log_path)
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------
 
-_reserved: dict[int, int] = {}  # port -> file descriptor of the socket that holds its name
+_reserved: dict[int, int] = {}  # port -> file descriptor of the socket that reserves it
 
 
 def reserve_port() -> int:
-    """A free TCP port of 127.0.0.1 that stays ours until `release_port`, also while no server of ours listens on it.
+    """A free TCP port of 127.0.0.1, reserved until `release_port`, also while no server listens on it.
 
-    Below the range from which the kernel picks ports for outgoing connections, because one of those would block the
-    restart of a killed server. Among processes of ours the name of an abstract socket is the reservation: it vanishes
-    with the process that holds it. A stranger can still be faster, so whoever starts a server looks at the outcome.
+    The port lies below the range from which the kernel picks ports for outgoing connections, because such a connection
+    would block the restart of a killed server. The reservation is the name of an abstract socket, which vanishes with
+    the process that holds it. Only klamm respects it, so the start of a server must still check that it got its port.
     """
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = range(15_000, lowest_outgoing) if lowest_outgoing > 16_000 else range(61_000, 65_536)
@@ -156,7 +145,7 @@ def reserve_port() -> int:
                 _reserved[port] = holder.detach()
                 return port
         except OSError:
-            pass  # reserved by another process of ours
+            pass  # another klamm process has reserved it
         finally:
             holder.close()
     raise OSError("no free port found on 127.0.0.1 in 1000 attempts")
@@ -169,7 +158,9 @@ def release_port(port: int) -> None:
 
 def port_is_taken(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT does not count as taken
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do: TIME_WAIT is not taken
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

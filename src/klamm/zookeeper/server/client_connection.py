@@ -1,9 +1,8 @@
-"""One client's connection, without IO: bytes in, requests to the service, frames out.
+"""One client's connection, without IO: takes bytes, hands requests to the service, collects frames for the client.
 
-The first four bytes may be a four-letter word; the first frame is the ConnectRequest; every further one a request. A
-frame beyond the limit, of negative length or shorter than a header ends the connection without a word, and nothing is
-allocated for it. What the service wants to send is collected here and leaves when the service flushes, after its
-journal. Reference: zookeeper.md sections 1.2, 1.5 and 8.
+The first four bytes may be a four-letter word. The first frame is the ConnectRequest, every later one a request. A
+frame above the limit, of negative length or shorter than a header closes the connection without an answer, and nothing
+is allocated for it. Frames for the client leave when the service flushes, which it does after its journal.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ WORDS: Final = frozenset(
 
 
 class Sink(Protocol):
-    """The way back to the client."""
+    """Sends to the client."""
 
     def send(self, frames: list[bytes]) -> None: ...
 
     def close(self) -> None:
-        """Close once everything sent has left."""
+        """Close after everything sent has left."""
 
 
 class ServedConnection:
@@ -103,7 +102,7 @@ class ServedConnection:
             self._sink.send(frames)
 
     def close(self) -> None:
-        """What was sent before leaves first."""
+        """Close after the output so far has left."""
         if self.open:
             self.open = False
             self._service.forget(self)
@@ -113,7 +112,7 @@ class ServedConnection:
         self._output.clear()
 
     def finish(self) -> None:
-        """Flushed, and closed if it was to be."""
+        """Flush, and close if `close` was called."""
         self.flush()
         if not self.open:
             self._sink.close()

@@ -1,7 +1,7 @@
-"""`python -m klamm.zookeeper.server.compaction DIRECTORY ZXID`: older files of a journal become one snapshot.
+"""`python -m klamm.zookeeper.server.compaction DIRECTORY ZXID` turns the older files of a journal into one snapshot.
 
-The server has begun a new segment at that zxid and goes on; this process reads what is before it, which does not change
-any more, writes the state as a snapshot, and removes what it replaces. Killed at any moment it leaves files that open.
+The server has started a new segment at that zxid and goes on. This process reads the older files, which no longer
+change, writes their state as a snapshot and removes them. If it is killed at any moment, the journal still opens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.zookeeper.server.sessions import SessionTable
 
 
 class _NoClock:
-    """No time passes here: sessions are only copied."""
+    """Sessions are only copied, so no time passes."""
 
     def wall_ms(self) -> int:
         return 0
@@ -29,7 +29,7 @@ class _NoClock:
 
 
 def compact(directory: Path, zxid: int) -> None:
-    """Raises JournalDamaged, OSError."""
+    """Raises JournalDamaged and OSError."""
     sessions: SessionTable[Any] = SessionTable(tick_ms=1, timeout_ms_min=1, timeout_ms_max=1, random=random.Random(0))
     database: Database[Any] = Database(_NoClock(), sessions, lambda transaction, session_id: None)
     files.recover(directory, database, before=zxid)

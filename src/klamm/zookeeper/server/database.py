@@ -1,8 +1,8 @@
-"""What the server knows: the tree and the sessions, moved on by one transaction after the other.
+"""The state of the server: the tree and the sessions, changed by one transaction after the other.
 
-Every write spends a zxid, also one that fails: clients may have seen it, and a server whose zxid went back would refuse
-them for ever. A transaction is applied whole or not at all, and handed to the journal before anyone hears of it; the
-service lets no answer out before the journal has been flushed. Reference: zookeeper.md sections 2 and 3.3.
+Every write takes a zxid, even a write that fails: clients may have seen it, and a server whose zxid went back would
+refuse them for ever. A transaction is applied as a whole or not at all, and goes to the journal before its events. The
+service sends no answer before the journal has been flushed.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ C = TypeVar("C")
 
 
 class Failed(NamedTuple):
-    """A multi that was taken back: the operation at fault, and its error."""
+    """A multi that was rolled back: the position of the failed operation, and its error."""
 
     position: int
     error: ZooKeeperError
 
 
 class Journal(Protocol):
-    """Where transactions are kept beyond the life of this process."""
+    """Keeps transactions beyond the life of this process."""
 
     def open(self, database: Database[Any]) -> None:
-        """Bring `database` to the state of the journal, and be ready to append."""
+        """Bring `database` to the state of the journal, and prepare for appends."""
 
     def append(self, zxid: int, time_ms: int, effects: Sequence[Effect]) -> None: ...
 
     def flush(self) -> None:
-        """Afterwards all that was appended survives the death of this process."""
+        """When this returns, everything appended so far survives the death of this process."""
 
     def close(self) -> None: ...
 
@@ -87,7 +87,7 @@ class Database(Generic[C]):
         bodies = []
         try:
             for operation in operations:
-                # Packed now: the operations after this one may change the Stat that belongs into its answer.
+                # Packed now, because later operations may change the Stat that belongs in this answer.
                 body = self._apply(operation, caller, transaction)
                 bodies.append(body)
         except ZooKeeperError as error:
@@ -98,7 +98,7 @@ class Database(Generic[C]):
         return bodies
 
     def spend_zxid(self) -> None:
-        """A write that is refused before anything of it can be tried."""
+        """For a write that is refused before it can be tried."""
         self._commit(self._begin(), 0)
 
     def open_session(self, timeout_ms: int) -> ServerSession[C]:
@@ -111,7 +111,7 @@ class Database(Generic[C]):
         return session
 
     def close_session(self, session_id: int) -> None:
-        """The end of a session and of its ephemeral nodes, in one transaction."""
+        """End a session and delete its ephemeral nodes, in one transaction."""
         transaction = self._begin()
         for path in list(self.tree.ephemerals.get(session_id, ())):
             self.tree.apply(NodeDeleted(path), transaction)
@@ -120,7 +120,7 @@ class Database(Generic[C]):
         self._commit(transaction, session_id)
 
     def delete_empty_containers(self) -> None:
-        """Containers that had children and lost them all. One that never had any is still waiting for its first."""
+        """Delete containers that have lost all their children. A container that never had a child stays."""
         for path in list(self.tree.containers):
             node = self.tree.nodes[path]
             if node.creations and not node.children:
@@ -131,7 +131,7 @@ class Database(Generic[C]):
     # --- recovery ----------------------------------------------------------------------------------------------------
 
     def replay(self, zxid: int, time_ms: int, effects: Iterable[Effect]) -> None:
-        """A transaction of an earlier life: as it was, and nobody is told."""
+        """Repeat a transaction from the journal, without events."""
         transaction = Transaction(zxid, time_ms)
         for effect in effects:
             match effect:
@@ -163,7 +163,7 @@ class Database(Generic[C]):
 
     def _answer(self, operation: Operation, effect: NodeEffect) -> bytes:
         match operation:
-            case SetData() | SetAcl():  # first: there are most of them
+            case SetData() | SetAcl():  # first, because most operations are these
                 return self.tree.nodes[effect.path].packed_stat()
             case CreateNode(opcode=OpCode.CREATE):
                 return jute.pack_string(effect.path)
@@ -173,7 +173,7 @@ class Database(Generic[C]):
 
 
 def result_opcode(operation: Operation) -> int:
-    """Under which type the result of an operation stands in the answer to a multi."""
+    """The type of an operation's result in the answer to a multi."""
     match operation:
         case SetData():
             return OpCode.SET_DATA

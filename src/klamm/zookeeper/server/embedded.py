@@ -1,11 +1,11 @@
-"""The real Apache ZooKeeper as a child process: one node; `embedded_ensemble` has three (design D7 b).
+"""Runs the real Apache ZooKeeper as a child process: one node; `embedded_ensemble` has three (design D7).
 
-The jars are those that PySpark ships, found without importing it, or those in $KLAMM_ZOOKEEPER_JARS. Only the few that
-the server needs are on the class path, with C1 and the serial collector: ready in half a second instead of three. It
-listens on 127.0.0.1 only, dies with its owner (see `child`), and keeps its log in the data directory.
+The jars are those that PySpark ships, found without importing it, or those in $KLAMM_ZOOKEEPER_JARS. Only the few jars
+that the server needs are on the class path, and it runs with C1 and the serial collector: it is ready in half a second
+instead of three. It listens on 127.0.0.1 only, dies with its owner (see `child`), and logs to its data directory.
 
-Ready means that `srvr` answers with a Mode line. An open port is not enough: the JVM accepts before it serves, and then
-a probe gets no answer at all, so each probe is bounded too.
+It is ready when `srvr` answers with a Mode line. An open port is not enough: the JVM accepts connections before it
+serves, and a probe then gets no answer, so each probe has a timeout too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from klamm.zookeeper.server.child import Child, port_is_taken, release_port, res
 
 HOST = "127.0.0.1"
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
-_LOG_JARS = ("log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*")  # without them the server is silent, but works
+_LOG_JARS = ("log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*")  # without them the server works, but does not log
 _PROBE_EVERY = 0.015
 _PROBE_TIMEOUT = 0.25
 _STOP_GRACE = 5.0
@@ -42,7 +42,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 class ZooKeeperNotStarted(RuntimeError):
-    """One line: what failed, and the end of the server's own log."""
+    """One line with what failed and the end of the server's own log."""
 
 
 def _java() -> str | None:
@@ -70,7 +70,7 @@ def _class_path(jars: Path | None = None) -> list[str] | None:
 
 
 def available() -> str | None:
-    """None when the real server can run here, else the line that says what to install."""
+    """None if the real server can run here, otherwise a line that says what to install."""
     if _java() is None:
         return "no Java found: install Java 17 for the real ZooKeeper"
     if _class_path() is None:
@@ -96,14 +96,14 @@ class EmbeddedZooKeeper:
         ready_timeout: float = 20.0,
         jars: Path | None = None,
     ) -> None:
-        """`force_sync=False` answers before the disk has the write: for tests. `lasting`: it serves longer than a
-        test, so it may start later by a third of a second for a third less work per write, and takes its heap at once
-        instead of growing it by full collections (ADR 0004). `settings` are further zoo.cfg keys, `jars` a directory
-        with those of another release."""
+        """`force_sync=False` is for tests: the server answers before a write is on disk. `lasting` is for a server that
+        outlives a test: it starts a third of a second later, does a third less work per write, and allocates its whole
+        heap at once instead of growing it by full collections (ADR 0004). `settings` are further zoo.cfg keys. `jars`
+        is a directory with the jars of another release."""
         self.data_dir = Path(data_dir)
         self.port = port
         self._chosen_by_us = port == 0
-        self._has_served = False  # from then on clients know the port: it must not change any more
+        self._has_served = False  # clients know the port from then on: it must not change
         self._settings: dict[str, str | int] = {
             "tickTime": tick_ms,
             "minSessionTimeout": min_session_timeout_ms,
@@ -134,7 +134,7 @@ class EmbeddedZooKeeper:
         return self.data_dir / "zookeeper.log"
 
     async def start(self) -> None:
-        """Returns when it serves. Raises ZooKeeperNotStarted, with nothing left running."""
+        """Returns when the server serves. Raises ZooKeeperNotStarted and then leaves nothing running."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self.launch()
@@ -154,15 +154,15 @@ class EmbeddedZooKeeper:
                 raise
 
     def launch(self) -> None:
-        """Start the process without waiting: members of an ensemble are ready only together."""
+        """Start the process without waiting, because the members of an ensemble become ready only together."""
         java, jars = _java(), _class_path(self._jars)
         if java is None or jars is None:
             raise ZooKeeperNotStarted(available() or "")
         assert not self.alive, "already running"
         if self.port == 0:
             self.port = reserve_port()
-        elif port_is_taken(self.port):  # asked first: another ZooKeeper there would answer our probe in its place
-            raise ZooKeeperNotStarted(f"port {self.port} of {HOST} is taken by another process")
+        elif port_is_taken(self.port):  # checked first, because another ZooKeeper on this port would answer the probe
+            raise ZooKeeperNotStarted(f"another process uses port {self.port} of {HOST}")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._config().items()))
@@ -201,14 +201,16 @@ class EmbeddedZooKeeper:
         deadline = asyncio.get_running_loop().time() + self._ready_timeout
         while await self.mode() is None:
             if (code := self._child.returncode) is not None:
-                raise ZooKeeperNotStarted(f"ZooKeeper ended with code {code} on port {self.port}: {self._last_words()}")
+                raise ZooKeeperNotStarted(
+                    f"ZooKeeper on port {self.port} ended with exit code {code}: {self._last_words()}"
+                )
             if asyncio.get_running_loop().time() > deadline:
-                waited = f"does not serve after {self._ready_timeout:g} s"
+                waited = f"was not ready after {self._ready_timeout:g} s"
                 raise ZooKeeperNotStarted(f"ZooKeeper on port {self.port} {waited}: {self._last_words()}")
             await asyncio.sleep(_PROBE_EVERY)
 
     async def mode(self) -> str | None:
-        """standalone, leader or follower; None while it does not serve."""
+        """standalone, leader or follower; None while the server does not serve."""
         answer = await four_letter_word("srvr", self.port)
         for line in answer.splitlines():
             if line.startswith("Mode: "):
@@ -220,7 +222,7 @@ class EmbeddedZooKeeper:
             await self._child.stop(_STOP_GRACE)
 
     async def kill(self) -> None:
-        """SIGKILL: safe for acknowledged writes, and forty times faster than `stop`."""
+        """End the server by SIGKILL. Acknowledged writes are safe, and it is forty times faster than `stop`."""
         if self._child is not None:
             await self._child.kill()
 
@@ -229,7 +231,7 @@ class EmbeddedZooKeeper:
         await self.start()
 
     async def wait_ended(self) -> int:
-        """For an owner who must know when the server dies under it."""
+        """Returns when the process has ended: for an owner that must notice its death."""
         assert self._child is not None
         return await self._child.wait()
 
@@ -250,11 +252,11 @@ class EmbeddedZooKeeper:
         assert self._child is not None
         lines = [line for line in (self.log_text() + self._child.log_text()).splitlines() if line.strip()]
         telling = [line for line in lines if "Exception: " in line or line.startswith("Error")]
-        return (telling or lines or ["it said nothing"])[-1].strip()
+        return (telling or lines or ["its log is empty"])[-1].strip()
 
 
 async def four_letter_word(word: str, port: int) -> str:
-    """The server's answer; empty when it refuses, is silent, or is not there."""
+    """The server's answer. Empty if it refuses the connection, does not answer, or is not running."""
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT):
             reader, writer = await asyncio.open_connection(HOST, port)

@@ -1,4 +1,4 @@
-"""Three real servers with a quorum (design D7 b): what one loses and elects, clients of the others live with."""
+"""An ensemble of three real ZooKeeper servers (design D7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from klamm.zookeeper.server.embedded import HOST, EmbeddedZooKeeper
 
 
 class EmbeddedEnsemble:
-    """Each member has the verbs of a single server."""
+    """Each member has the methods of a single server."""
 
     def __init__(
         self, data_dir: Path | str, *, tick_ms: int = 500, force_sync: bool = True, ready_timeout: float = 40.0

@@ -1,7 +1,7 @@
-"""Faults that a test or a simulation asks the server for: late answers, and connections cut around a request.
+"""Faults that tests and simulations inject into the server: late answers, and connections cut at a request.
 
-Off unless asked for. All choices come from the `random.Random` handed in, so one seed gives one run. A cut with the
-request *lost* leaves no trace of it; a cut with the reply lost leaves the client not knowing that it was applied.
+They are off by default. All choices come from the given `random.Random`, so one seed gives one run. If the request is
+lost, the server never sees it. If the reply is lost, the request was applied and the client does not know.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class RequestInfo(NamedTuple):
 
 class Faults(Protocol):
     def on_request(self, request: RequestInfo) -> Fault:
-        """Asked before a request is looked at. Anything but NONE cuts its connection."""
+        """Called before a request is handled. Anything but NONE cuts its connection."""
 
     def reply_delay(self) -> float:
-        """Seconds by which the next frame to a client is held back; their order stays."""
+        """The delay of the next frame to a client, in seconds. Frames keep their order."""
 
 
 @dataclass(slots=True)
 class SeededFaults:
-    """Each request fails with these probabilities; each frame waits between the two delays, in seconds."""
+    """Requests fail with these probabilities. Each frame is delayed by a time between the two delays, in seconds."""
 
     random: random.Random
     lose_request: float = 0.0

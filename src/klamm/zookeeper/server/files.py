@@ -1,9 +1,9 @@
-"""The files of a journal: how they are named, written whole, and read back into a database.
+"""The files of a journal: their names, how they are written as a whole, and how a database is read from them.
 
-A directory holds snapshots and segments, both named after a zxid: `snapshot.<n>` is the whole state at n, `journal.<n>`
-the transactions after n. Reading loads the newest snapshot and repeats what follows. A record that the end of the last
-segment cuts short was never acknowledged, and is dropped with a line in the log that says how much. Anything else that
-does not add up (a checksum, a gap in the zxids) stops the start: acknowledged writes may stand behind it.
+A directory holds snapshots and segments, both named by a zxid: `snapshot.<n>` is the whole state at n, `journal.<n>`
+has the transactions after n. Reading loads the newest snapshot and repeats the transactions after it. An incomplete
+record at the end of the last segment was never acknowledged; it is dropped, and the log says how many bytes it had. Any
+other error (a checksum, a gap in the zxids) stops the start, because acknowledged writes may follow it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from klamm.zookeeper.server.transaction_records import (
 
 log = logging.getLogger(__name__)
 
-OWN_MODE: Final = 0o600  # passwords of sessions and protected data are in there
+OWN_MODE: Final = 0o600  # they hold passwords of sessions and protected data
 DRAFT: Final = "draft.tmp"
 
 
 class JournalDamaged(KlammError):
-    """The files are not as we wrote them. One line: which file, where, and what is wrong."""
+    """The files are damaged. One line with the file, the position and the problem."""
 
 
 def snapshot_path(directory: Path, zxid: int) -> Path:
@@ -44,7 +44,7 @@ def segment_path(directory: Path, zxid: int) -> Path:
 
 
 def zxids(directory: Path, kind: str) -> list[int]:
-    """Of the files of one kind, rising."""
+    """The zxids of the files of one kind, in ascending order."""
     return sorted(int(path.name.split(".")[1], 16) for path in directory.glob(f"{kind}.*"))
 
 
@@ -66,7 +66,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_snapshot(directory: Path, database: Database[Any]) -> None:
-    """The whole state, visible once it is complete and on the disk; then what it replaces is removed."""
+    """Write the whole state. It becomes visible when it is complete and on disk; then the files it replaces are
+    removed."""
     draft = directory / DRAFT
     descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, OWN_MODE)
     try:
@@ -86,8 +87,8 @@ def write_snapshot(directory: Path, database: Database[Any]) -> None:
 
 
 def recover(directory: Path, database: Database[Any], *, before: int | None = None) -> int:
-    """Fill an empty database; returns how many bytes of a record cut short were dropped. With `before` only from the
-    files older than that zxid, all of which are complete."""
+    """Fill an empty database. Returns how many bytes of an incomplete record were dropped. `before` restricts it to
+    the files older than that zxid, which are all complete."""
     wanted = [zxid for zxid in zxids(directory, "snapshot") if before is None or zxid < before]
     newest = wanted[-1] if wanted else 0
     if wanted:
@@ -128,16 +129,14 @@ def _replay(path: Path, database: Database[Any], *, may_end_early: bool) -> int:
     dropped = len(data) - position
     if dropped:
         if not may_end_early:
-            raise JournalDamaged(f"{path}: ends within a record at byte {position}, but others follow")
-        log.warning(
-            "%s: dropped %d bytes of a write that was never acknowledged, after zxid %#x", path, dropped, database.zxid
-        )
+            raise JournalDamaged(f"{path}: ends within a record at byte {position}, although other segments follow")
+        log.warning("%s: dropped %d bytes of an unacknowledged write after zxid %#x", path, dropped, database.zxid)
         os.truncate(path, position)
     return dropped
 
 
 def _whole_record(data: bytes, position: int) -> bytes | None:
-    """As payload_at; but a tail of zeros, which a file system may leave after a power cut, is a record cut short."""
+    """As payload_at, but treats a tail of zeros, which a file system may leave after a power cut, as incomplete."""
     try:
         return payload_at(data, position)
     except Damaged:

@@ -1,12 +1,12 @@
-"""A follower of our server that lags behind: what a client of an ensemble lives with, in one process and from a seed.
+"""A follower of our server that lags behind, as the followers of an ensemble do, in one process and from one seed.
 
-The leader is an ordinary server; each transaction that it commits reaches the follower after a delay drawn from the
-`random.Random` handed in, in order. The follower answers reads, watches and pings from its own, older tree. A write
-goes to the leader at once and is answered when the follower has it too; what the same connection sends behind it waits,
-so that a client always reads its own writes. `sync` waits for everything that the leader had when it was asked.
+The leader is an ordinary server. Each transaction reaches the follower after a delay drawn from the given
+`random.Random`, in order. The follower answers reads, watches and pings from its own, older tree. A write goes to the
+leader at once and is answered when the follower has it too; later requests of the same connection wait, so a client
+always reads its own writes. `sync` waits for everything that the leader had committed when the request came.
 
-Sessions are the leader's. One that is resumed elsewhere leaves its old connection open: here it may go on reading, and
-its next write cuts it; on the leader any request does. Reference: zookeeper.md sections 3.4 and 3.5.
+The leader owns the sessions. When a session is resumed elsewhere, its old connection stays open. On the follower the
+old connection may still read, and its next write closes it; on the leader any request closes it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from klamm.zookeeper.server.transaction_records import pack_snapshot, unpack_sna
 from klamm.zookeeper.server.tree import SessionClosed, SessionOpened, Transaction
 
 BY_THE_LEADER: Final = frozenset((*rules.READ_ALONE, OpCode.MULTI, OpCode.RECONFIG, OpCode.CLOSE_SESSION))
-"""What changes something, and so happens at the leader."""
+"""Requests that change something, which the leader handles."""
 
 
 class FollowerService(ZooKeeperService):
-    """The leader's sessions, its own tree, watches and connections."""
+    """Shares the leader's sessions; has its own tree, watches and connections."""
 
     def __init__(self, leader: ZooKeeperService, clock: Clock) -> None:
         super().__init__(clock, random.Random(0), frame_bytes_max=leader.frame_bytes_max, sessions=leader.sessions)
@@ -60,7 +60,7 @@ class FollowerService(ZooKeeperService):
     # --- from the leader ---------------------------------------------------------------------------------------------
 
     def follow(self, committed: Transaction) -> None:
-        """Apply what the leader has committed: events leave before any answer that could show the change."""
+        """Apply a transaction of the leader. Its events leave before any answer that could show the change."""
         transaction = Transaction(committed.zxid, committed.time_ms)
         ended: list[int] = []
         for effect in committed.effects:
@@ -80,7 +80,7 @@ class FollowerService(ZooKeeperService):
     # --- from clients ------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        self.leader.flush()  # its journal first, and what its own clients are told of our writes
+        self.leader.flush()  # first the leader's journal, and the events of our writes for its own clients
         super().flush()
 
     def _open(self, wanted: ConnectRequest) -> ServerSession[ServedConnection]:
@@ -122,7 +122,7 @@ class FollowerService(ZooKeeperService):
         self._when_current(connection, answer)
 
     def _when_current(self, connection: ServedConnection, answer: Callable[[], None]) -> None:
-        """Answer when we have all that the leader has now; what comes behind it on this connection waits."""
+        """Answer when the follower has everything that the leader has now. Later requests of the connection wait."""
         if self.leader.database.zxid <= self.database.zxid:
             answer()
             return
@@ -134,7 +134,7 @@ class FollowerService(ZooKeeperService):
             del self._queued[connection]
             while queue and connection.open:
                 self.request(connection, queue.popleft())
-                if connection in self._queued:  # and this one waits again, with all that is behind it
+                if connection in self._queued:  # this request waits again, and so do those behind it
                     self._queued[connection].extend(queue)
                     return
 
@@ -154,13 +154,13 @@ class LaggingFollower(AcceptingServer):
         delay_min: float = 0.0,
         delay_max: float = 0.0,
     ) -> None:
-        """Delays in seconds, of each transaction; order stays."""
+        """Each transaction is delayed by a time between the two delays, in seconds. They keep their order."""
         self._follower = FollowerService(leader.service, clock)
         super().__init__(self._follower, network)
         self._leader = leader
         self._random = random
         self._delays = (delay_min, delay_max)
-        self._coming: deque[tuple[float, Transaction]] = deque()  # with the time of its arrival
+        self._coming: deque[tuple[float, Transaction]] = deque()  # each with the time of its arrival
         self._held = False
 
     @asynccontextmanager
@@ -175,11 +175,11 @@ class LaggingFollower(AcceptingServer):
             await self._hang_up()
 
     def hold(self) -> None:
-        """Fall behind, without end, until `release`."""
+        """Apply nothing until `release`."""
         self._held = True
 
     def release(self) -> None:
-        """Catch up with all that is due."""
+        """Apply everything that is due."""
         self._held = False
         self._apply_due()
 

@@ -1,11 +1,11 @@
-"""Four-letter words: what a server says of itself to people and their tools. Reference: zookeeper.md section 8."""
+"""Four-letter words: the server's answers about itself, for people and their tools."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 VERSION: Final = "3.9.5-klamm"
-"""The release whose behaviour we follow: clients look at it to know what they may ask for."""
+"""The release whose behaviour our server follows. Clients derive from it which requests they may send."""
 
 
 class Figures(NamedTuple):

@@ -1,16 +1,16 @@
-"""The journal of our server (`--data`): every transaction is in a file before anybody is told of it.
+"""The journal of our server (`--data`): every transaction is in a file before any client receives an answer to it.
 
-With `sync` (what `klamm zookeeper --data` does) it is on the disk as well, as with ZooKeeper's `forceSync=yes`, its
-default: what was acknowledged survives the loss of power. All that came in one turn of the loop shares one fdatasync.
-Without, it is in the page cache, which survives the death of the process but not of the machine; after a loss of power
-the files may then lack the end, or refuse to open.
+With `sync`, which `klamm zookeeper --data` uses, it is also on disk, as with ZooKeeper's default `forceSync=yes`: an
+acknowledged write survives the loss of power. All transactions of one turn of the loop share one fdatasync. Without
+`sync` it is in the page cache, which survives the death of the process but not of the machine. After a loss of power
+the files may then be incomplete, or refuse to open.
 
-After a failed write or sync nothing is written any more, so nobody is told anything either, and the server stops: what
-the disk has of that write is unknown, and to try again could put a second one behind a hole. Opened again, it has every
-write that was acknowledged, and perhaps some that were not.
+After a failed write or sync the journal writes nothing more, so no client receives an answer, and the server stops. How
+much of that write is on disk is unknown, and another attempt could put a record behind a gap. Opened again, the journal
+has every acknowledged write, and perhaps some that were not acknowledged.
 
-A segment that has grown large is left alone and a new one begun; a process of its own turns what came before into a
-snapshot (see `compaction`), so the loop is not held for it, however large the tree.
+A segment that has grown large is closed and a new one started. A separate process turns the older files into a snapshot
+(see `compaction`), so the loop is not blocked, however large the tree.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from klamm.zookeeper.server.tree import Effect
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
-"""Some 400,000 transactions, repeated in a few seconds at the next start."""
+"""About 400,000 transactions, which take a few seconds to repeat at the next start."""
 COMPACTION: Final = "klamm.zookeeper.server.compaction"
 
 
 class JournalUnusable(KlammError):
-    """The directory cannot be written, or is in use. One line that says so."""
+    """The directory cannot be written or is in use. One line that says why."""
 
 
 class FileJournal:
@@ -49,7 +49,7 @@ class FileJournal:
     ) -> None:
         self.directory = Path(directory)
         self.dropped_bytes = 0
-        """Of a record that was never acknowledged, at the end of the last segment when it was opened."""
+        """Bytes of an unacknowledged record that were dropped from the end of the last segment when it was opened."""
         self._sync = sync
         self._segment_bytes_max = segment_bytes_max
         self._database: Database[Any] | None = None
@@ -63,14 +63,15 @@ class FileJournal:
     # --- the service's verbs -----------------------------------------------------------------------------------------
 
     def open(self, database: Database[Any]) -> None:
-        """Bring `database` to the state of the files, ready to append. Raises JournalDamaged, JournalUnusable."""
+        """Bring `database` to the state of the files, and prepare for appends. Raises JournalDamaged,
+        JournalUnusable."""
         if self._failure is not None:
-            # What the server has in memory is more than what the files have.
-            raise JournalUnusable(f"{self.directory}: failed before: {self._failure.strerror}")
+            # The server has more in memory than the files have.
+            raise JournalUnusable(f"{self.directory}: an earlier write failed: {self._failure.strerror}")
         try:
             self._open(database)
         except BlockingIOError:
-            raise JournalUnusable(f"{self.directory}: another server uses it") from None
+            raise JournalUnusable(f"{self.directory}: in use by another server") from None
         except OSError as error:
             raise JournalUnusable(f"{self.directory}: {error.strerror}") from error
 
@@ -79,7 +80,7 @@ class FileJournal:
         self._lock = os.open(self.directory / "lock", os.O_CREAT | os.O_RDWR, OWN_MODE)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._database is None:  # else the same server goes on, and is what the files say
+            if self._database is None:  # otherwise the same server goes on, and its memory equals the files
                 (self.directory / files.DRAFT).unlink(missing_ok=True)
                 self.dropped_bytes = files.recover(self.directory, database)
                 self._database = database
@@ -94,7 +95,7 @@ class FileJournal:
         self._pending.append(frame(pack_transaction(zxid, time_ms, effects)))
 
     def flush(self) -> None:
-        """Raises OSError, and from then on always."""
+        """Raises OSError. After the first failure, every call fails."""
         if self._failure is not None:
             raise self._failure
         if not self._pending:
@@ -118,7 +119,7 @@ class FileJournal:
                 self.flush()
             os.close(self._segment)
         if self._compaction is not None:
-            self._compaction.kill()  # what it had not finished is done after the next start
+            self._compaction.kill()  # the next start finishes what it has not done
             self._compaction.wait()
             self._compaction = None
         if self._lock >= 0:
@@ -128,14 +129,15 @@ class FileJournal:
     # --- segments and snapshots --------------------------------------------------------------------------------------
 
     def _begin_segment(self) -> None:
-        """And have what came before compacted, unless the one before is still at it: then with the next segment."""
+        """Start a new segment and compact the older ones. If a compaction still runs, the next segment starts
+        another."""
         assert self._database is not None
         old = self._segment
         try:
             self._open_segment(self._database.zxid)
         except OSError as error:
-            # The old one goes on: the next attempt when it has grown by as much again.
-            log.error("%s: no new segment: %s", self.directory, error.strerror)
+            # Go on with the old segment, and try again when it has grown by as much again.
+            log.error("%s: cannot start a new segment: %s", self.directory, error.strerror)
             self._segment_bytes = 0
             return
         os.close(old)
@@ -144,7 +146,7 @@ class FileJournal:
             if code is None:
                 return
             if code:
-                log.error("%s: compaction failed with code %d; the journal grows", self.directory, code)
+                log.error("%s: compaction failed with exit code %d; the journal keeps growing", self.directory, code)
         command = [sys.executable, "-m", COMPACTION, str(self.directory), str(self._database.zxid)]
         self._compaction = subprocess.Popen(dying_with_us(command), stdin=subprocess.DEVNULL)
 

@@ -1,7 +1,7 @@
-"""Our ZooKeeper server as something that runs: the service behind a listener, with the timers that end its sessions.
+"""Our ZooKeeper server: the service behind a listener, with the timers that expire its sessions.
 
-Time is real or virtual, as the loop has it. State lives in the service and outlives `stop`: started again, the server
-goes on with the same data, and every session has its whole timeout again, as after a restart of ZooKeeper.
+Time is the loop's, real or virtual. The service keeps its state when the server stops: started again, the server goes
+on with the same data, and every session gets its whole timeout again, as after a restart of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -78,13 +78,14 @@ class MemoryZooKeeper(AcceptingServer):
         self.watch_expiry()
 
     async def failed(self) -> OSError:
-        """Returns when the journal cannot be written any more: nobody is answered, all that is left is to stop."""
+        """Returns when the journal can no longer be written. Clients get no answers any more, so the owner must stop
+        it."""
         await self._failed.wait()
         assert self.service.failure is not None
         return self.service.failure
 
     async def stop(self) -> None:
-        """Sessions and data stay."""
+        """Sessions and data are kept."""
         self._cancel_timers()
         await self._hang_up()
         if self._journal is not None:
@@ -97,7 +98,8 @@ class MemoryZooKeeper(AcceptingServer):
         self._expiry = self._containers = None
 
     def _flush_soon(self) -> None:
-        """Once for all connections that were heard in this turn of the loop: they share the wait for the disk."""
+        """Flush once for all connections that sent requests in this turn of the loop: they share the wait for the
+        disk."""
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -121,8 +123,8 @@ class MemoryZooKeeper(AcceptingServer):
     # --- timers ------------------------------------------------------------------------------------------------------
 
     def watch_expiry(self) -> None:
-        """Have a timer run at the earliest end of a session. Requests only move ends later, so an early timer is right:
-        it finds nothing to do and sets the next one."""
+        """Set a timer for the earliest expiry of a session. Requests only postpone expiries, so a timer that is too
+        early does no harm: it finds nothing to do and sets the next one."""
         due_ms = self.service.sessions.next_expiry_ms()
         if due_ms is None or self._listening is None or self._failed.is_set():
             return
@@ -140,7 +142,8 @@ class MemoryZooKeeper(AcceptingServer):
         self.watch_expiry()
 
     def watch_containers(self) -> None:
-        """Only while there are any: a timer without end would keep a virtual clock running for nothing."""
+        """Set a timer only while there are containers: an endless timer would keep a virtual clock running for
+        nothing."""
         if self._containers is None and not self._failed.is_set() and self.service.database.tree.containers:
             loop = asyncio.get_running_loop()
             self._containers = loop.call_later(CONTAINER_CHECK_SECONDS, self._check_containers)

@@ -1,7 +1,7 @@
-"""Requests that only read: each takes the tree, who asks and the request's body, and returns the body of the answer.
+"""Requests that only read: each takes the tree, the caller and the request's body, and returns the answer's body.
 
-Reads do not validate paths: what is odd is not there, and the empty path is the root. A missing node leaves no watch,
-except for exists. Reference: zookeeper.md sections 1.4, 2.1, 2.3 and 4.1.
+As in ZooKeeper, reads do not validate paths: a malformed path names a node that does not exist, and the empty path is
+the root. A read of a missing node sets no watch, except exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.zookeeper.server.watch_table import Family, Mode, W
 _GET_DATA: Final = int(OpCode.GET_DATA)
 _GET_CHILDREN: Final = int(OpCode.GET_CHILDREN)
 _HEADER_AND_LENGTH: Final = struct.Struct(">i?ii")
-"""Header of one operation, and the length of the path or the data behind it."""
+"""The header of one operation, and the length of the path or data after it."""
 
 
 def readable(tree: Tree, path: str, caller: Caller) -> TreeNode:
@@ -94,7 +94,7 @@ def who_am_i(caller: Caller) -> bytes:
 
 
 def multi_read(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
-    """Nothing is answered unless all of it can be decoded; then each read succeeds or fails by itself."""
+    """Fails as a whole if it cannot be decoded. Otherwise each read succeeds or fails by itself."""
     nodes = tree.nodes
     pack = _HEADER_AND_LENGTH.pack
     parts: list[bytes] = []
@@ -114,8 +114,8 @@ def multi_read(tree: Tree, caller: Caller, reader: JuteReader) -> bytes:
 
 
 def _wanted(reader: JuteReader) -> list[tuple[int, str]]:
-    """Opcodes and paths. Hundreds come at once, so this reads the bytes itself. The watch byte of each is skipped:
-    ZooKeeper ignores it too."""
+    """The opcodes and paths. It unpacks the bytes itself, because hundreds come at once. It skips the watch bytes,
+    which ZooKeeper ignores too."""
     data, position = bytes(reader.data), reader.position
     unpack, head = _HEADER_AND_LENGTH.unpack_from, _HEADER_AND_LENGTH.size
     wanted: list[tuple[int, str]] = []

@@ -1,7 +1,7 @@
-"""What a write may do: each operation is checked against the tree in ZooKeeper's own order and becomes an effect.
+"""Checks each write against the tree, in the order of ZooKeeper's PrepRequestProcessor, and turns it into an effect.
 
-The order of the checks is part of the contract, because the first failure is the answer (reference zookeeper.md section
-2.1): `/a//b` has no parent before it is a bad path. Nothing here changes the tree.
+The order of the checks is part of the contract, because the first failure is the answer: for `/a//b` the missing parent
+is reported before the malformed path. Nothing here changes the tree.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TTL_FLAGS: Final = (5, 6)
 FLAG_MAX: Final = 6
 INDELIBLE: Final = frozenset({"/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"})
 
-# Java looks at UTF-16 units, so whatever needs two of them is made of forbidden surrogates.
+# Java checks UTF-16 code units, so a character that needs two consists of forbidden surrogates.
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff"
 _PATH: Final = re.compile(rf"/|(?:/(?!\.\.?(?:/|\Z))[^/{_FORBIDDEN}]+)+")
 
@@ -83,14 +83,14 @@ def _read_create(opcode: int) -> Callable[[JuteReader], CreateNode]:
     def read(reader: JuteReader) -> CreateNode:
         operation = CreateNode(opcode, reader.path(), reader.buffer(), reader.acl(), reader.int32())
         if opcode == OpCode.CREATE_TTL:
-            reader.int64()  # the time to live, of no use: extended types are off
+            reader.int64()  # the time to live, unused: extended types are disabled
         return operation
 
     return read
 
 
 def _read_set_data(reader: JuteReader) -> SetData:
-    """By hand, since a multi holds hundreds: one slice for the path, one for the data."""
+    """Unpacked by hand, because a multi holds hundreds: one slice for the path, one for the data."""
     data, start = bytes(reader.data), reader.position + 4
     try:
         (path_length,) = INT.unpack_from(data, start - 4)
@@ -140,7 +140,7 @@ def read_multi(reader: JuteReader) -> list[Operation]:
 
 
 def prepare(operation: Operation, tree: Tree, caller: Caller) -> NodeEffect | None:
-    """The effect of a permitted operation; None for a check, which has none. Raises ZooKeeperError."""
+    """The effect of a permitted operation. None for a check, which has no effect. Raises ZooKeeperError."""
     return _PREPARE[type(operation)](operation, tree, caller)
 
 
@@ -223,7 +223,7 @@ def _node(tree: Tree, path: str) -> TreeNode:
 
 
 def _valid_node(tree: Tree, path: str) -> TreeNode:
-    """Path first, node second; but what is in the tree has a valid path, save the root's second name."""
+    """Checks the path first, then the node. A node in the tree has a valid path, except for the root's empty name."""
     node = tree.nodes.get(path)
     if node is None or not path:
         validate_path(path)

@@ -1,8 +1,8 @@
-"""The request processor: connections meet the database, the watches and each other here. No IO, no timer of its own.
+"""The request processor, which connects connections, database and watches. It does no IO and has no timers.
 
-Requests of all connections run one after the other to their end, so every reply stands at one zxid. An event is put
-into a connection's output while its change is committed, before any reply that could show the change (reference
-zookeeper.md section 4.2). Output leaves by `flush`, after the journal: nobody is told what could still be forgotten.
+It handles one request at a time, so every reply belongs to one zxid. An event goes into a connection's output while its
+change is committed, and so before any reply that could show the change. `flush` sends the output after the journal, so
+a client never learns of a change that could still be lost.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from klamm.zookeeper.server.watch_table import WatchTable
 log = logging.getLogger(__name__)
 
 OnWrite = Callable[[str, str, int], None]
-"""Told of every applied change: what ("create", "set", ...), path, session; before the client hears of it."""
+"""Called for every applied change with its kind ("create", "set", ...), path and session, before the client knows."""
 
 OnCommit = Callable[[Transaction], None]
-"""Told of every transaction, also of those that changed nothing, in the order of their zxids."""
+"""Called for every transaction in the order of the zxids, also for those without a change."""
 
 RECONFIG_DISABLED: Final = -123
 _EFFECT_NAMES: Final[dict[type[Effect], str]] = {
@@ -70,7 +70,7 @@ class ZooKeeperService:
         on_write: OnWrite | None = None,
         sessions: SessionTable[ServedConnection] | None = None,
     ) -> None:
-        """`sessions`: those of the leader that this one follows, else its own."""
+        """`sessions` are those of the leader, if this server follows one. None means its own."""
         self.frame_bytes_max = frame_bytes_max
         self.faults = faults
         self.on_write = on_write
@@ -78,10 +78,11 @@ class ZooKeeperService:
         self.connections: dict[ServedConnection, None] = {}
         self.followers: list[OnCommit] = []
         self.failure: OSError | None = None
-        """Of the journal; from then on nobody is answered."""
+        """The failure of the journal. From then on no client gets an answer."""
         self.on_failure: Callable[[], None] = lambda: None
         self.flush_soon: Callable[[], None] = self.flush
-        """After a packet of requests; whoever has a loop and a journal may wait here for the packets of others."""
+        """Called after each packet of requests. A server with a journal may wait here for the packets of other
+        clients."""
         if sessions is None:
             sessions = SessionTable(
                 tick_ms=tick_ms,
@@ -111,7 +112,7 @@ class ZooKeeperService:
         return connection
 
     def forget(self, connection: ServedConnection) -> None:
-        """The connection is over, and its watches with it. Its session is not."""
+        """The connection has ended, and its watches with it. Its session goes on."""
         self.connections.pop(connection, None)
         self.watches.forget(connection)
         if connection.session is not None and connection.session.connection is connection:
@@ -133,10 +134,10 @@ class ZooKeeperService:
             connection.finish()
 
     def _fail(self, error: OSError) -> None:
-        """What was not written must not be told, and nothing more can be written: everybody is cut off."""
+        """Disconnect all clients: an unwritten change must not become known, and nothing can be written any more."""
         if self.failure is None:
             self.failure = error
-            log.critical("cannot write the journal: %s; no answer leaves any more, the server stops", error.strerror)
+            log.critical("cannot write the journal: %s; the server sends no more answers and stops", error.strerror)
         for connection in list(self._with_output):
             connection.drop_output()
         for connection in list(self.connections):
@@ -158,7 +159,7 @@ class ZooKeeperService:
             connection.close()
             return
         if wanted.last_zxid_seen > self.database.zxid:
-            connection.close()  # the client has seen more than we know: to serve it would take it back in time
+            connection.close()  # the client has seen a later state: it would go back in time here
             return
         session = self._resume(wanted) if wanted.session_id else self._open(wanted)
         if session is not None:
@@ -179,7 +180,7 @@ class ZooKeeperService:
         connection.send(jute.frame(response.pack()))
 
     def _when_current(self, connection: ServedConnection, answer: Callable[[], None]) -> None:
-        """Answer when this server has all that was committed up to now: at once, unless it follows another."""
+        """Answer when this server has everything committed so far: at once, unless it is a follower."""
         answer()
 
     def _open(self, wanted: ConnectRequest) -> ServerSession[ServedConnection]:
@@ -190,7 +191,7 @@ class ZooKeeperService:
         if session is None:
             return None
         if session.connection in self.connections:
-            session.connection.close()  # also when the password turns out to be wrong: ZooKeeper does the same
+            session.connection.close()  # even if the password is wrong, as ZooKeeper does
         if wanted.password != session.password:
             return None
         session.timeout_ms = self.sessions.clamp(wanted.timeout_ms)
@@ -208,7 +209,7 @@ class ZooKeeperService:
         self.flush()
 
     def cut(self, session_id: int) -> None:
-        """Break the connection of a session, if it has one, and drop what was not sent yet."""
+        """Close the connection of a session, if it has one, and drop its unsent output."""
         session = self.sessions.get(session_id)
         if session is not None and session.connection is not None:
             session.connection.drop_output()
@@ -226,7 +227,7 @@ class ZooKeeperService:
         session = connection.session
         assert session is not None
         if session.connection is not connection:
-            connection.close()  # the session has moved to a follower
+            connection.close()  # the session has moved to another connection
             return
         self.sessions.touch(session, self.database.now_ms())
         self._received += 1
@@ -263,7 +264,8 @@ class ZooKeeperService:
             connection.close()
 
     def _table(self) -> dict[int, Handler]:
-        """By opcode. What is not in it ends the connection: a lone check; deleteContainer, a server's own."""
+        """The handlers by opcode. Any other opcode ends the connection: a check outside a multi, or deleteContainer,
+        which only servers send."""
         tree, watches = self.database.tree, self.watches
         data, child = watches.data, watches.child
         table: dict[int, Handler] = {
@@ -373,7 +375,7 @@ class ZooKeeperService:
         def tell(watcher: ServedConnection, kind: WatchKind, path: str) -> None:
             nonlocal frame
             if not permitted(event.acl, Permission.READ, watcher.caller):
-                return  # spent without a word: the event would tell what a read may not
+                return  # the watch is spent silently: its event would reveal what the client may not read
             if not frame:
                 frame = jute.event_frame(WatchEvent(kind, path), zxid)
             watcher.send(frame)

@@ -1,9 +1,9 @@
-"""Sessions: their ids and passwords, and when each of them ends.
+"""Sessions: their ids, their passwords and when they expire.
 
-A session ends when nothing was heard of it for its timeout, rounded up to whole ticks: sessions are kept in one bucket
-per tick, and a request moves its session only when it crosses into another one. Times are the caller's, in milliseconds
-of a clock that only grows. Unlike ZooKeeper's, a password is random, so that knowing an ephemeral's owner does not let
-anyone take over its session (reference zookeeper.md section 3.5).
+A session expires when no request has come for its timeout, rounded up to whole ticks. Sessions are kept in one bucket
+per tick, and a request moves its session only to a later bucket. The caller passes times, in milliseconds of a
+monotonic clock. Passwords are random, unlike ZooKeeper's, which follow from the session id: a client that knows the
+owner of an ephemeral node cannot take over its session.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SessionTable(Generic[C]):
         return min(max(timeout_ms, self.timeout_ms_min), self.timeout_ms_max)
 
     def new_id(self, wall_ms: int) -> int:
-        """Server, time of day, counter: unlike any that this server gave before, also before a restart."""
+        """Made of server id, time of day and a counter, so it differs from all earlier ids, also across restarts."""
         first = (self._server_id << 56) | ((wall_ms & 0xFF_FFFF_FFFF) << 16)
         self._last_id = max(first, self._last_id + 1)
         return self._last_id
@@ -80,7 +80,7 @@ class SessionTable(Generic[C]):
             self._buckets.setdefault(expires_ms, {})[session.id] = None
 
     def touch_all(self, now_ms: int) -> None:
-        """After a restart every session has its whole timeout again: its client could not reach us meanwhile."""
+        """After a restart every session gets its whole timeout again, because its client could not reach the server."""
         for session in self._sessions.values():
             self.touch(session, now_ms)
 
@@ -88,7 +88,7 @@ class SessionTable(Generic[C]):
         return min(self._buckets, default=None)
 
     def expired(self, now_ms: int) -> list[int]:
-        """Ids whose time is over, earliest first. They stay until removed."""
+        """The ids of expired sessions, earliest first. They stay in the table until removed."""
         due = sorted(bucket for bucket in self._buckets if bucket <= now_ms)
         return [session_id for bucket in due for session_id in self._buckets[bucket]]
 

@@ -1,7 +1,7 @@
-"""Transactions and snapshots as bytes: what the journal writes and reads back.
+"""Transactions and snapshots as bytes, as the journal writes and reads them.
 
-A record is a length, a CRC-32 of the payload, and the payload; so is a whole snapshot. Effects are jute records behind
-a tag of one byte. Whatever does not decode exactly is damage, never guessed at.
+A record is a length, a CRC-32 of the payload, and the payload; a snapshot is one record. An effect is a tag of one byte
+and a jute record. Anything that does not decode exactly is damage.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TransactionRecord(NamedTuple):
 
 
 class Damaged(ValueError):
-    """Bytes that were not written by us, or not kept as we wrote them."""
+    """The bytes are not those that the journal wrote."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -76,7 +76,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def payload_at(data: bytes, position: int) -> bytes | None:
-    """The payload of the record at `position`; None when the bytes end within it. Raises Damaged."""
+    """The payload of the record at `position`, or None if the data ends within it. Raises Damaged."""
     if position + FRAME.size > len(data):
         return None
     length, crc = FRAME.unpack_from(data, position)
@@ -103,16 +103,16 @@ def unpack_transaction(payload: bytes) -> TransactionRecord:
         reader.position += 1
         effects.append(_READ[tag](reader))
     if reader.remaining:
-        raise Damaged(f"{reader.remaining} bytes too many in the record of zxid {zxid:#x}")
+        raise Damaged(f"{reader.remaining} surplus bytes in the record of zxid {zxid:#x}")
     return TransactionRecord(zxid, time_ms, effects)
 
 
 def pack_snapshot(zxid: int, tree: Tree, sessions: SessionTable[Any]) -> bytes:
-    """The whole state. Nodes stand in the order of the tree, in which a parent precedes its children."""
+    """The whole state. Nodes are in the order of the tree, where a parent precedes its children."""
     acls: dict[tuple[Acl, ...], int] = {}
     nodes: list[bytes] = []
     for path, node in tree.nodes.items():
-        if path:  # the root once, by its name
+        if path:  # the root only once, as /
             number = acls.setdefault(node.acl, len(acls))
             nodes += (pack_string(path), pack_buffer(node.data), struct.pack(">i", number), _pack_node(node))
     known = [
@@ -123,7 +123,7 @@ def pack_snapshot(zxid: int, tree: Tree, sessions: SessionTable[Any]) -> bytes:
 
 
 def unpack_snapshot(payload: bytes, tree: Tree, sessions: SessionTable[Any], now_ms: int) -> int:
-    """Fill an empty state; returns its zxid."""
+    """Fill an empty tree and session table. Returns the zxid."""
     reader = JuteReader(payload)
     zxid, session_count, acl_count, node_count = reader.int64(), reader.int32(), reader.int32(), reader.int32()
     for _ in range(session_count):
@@ -132,7 +132,7 @@ def unpack_snapshot(payload: bytes, tree: Tree, sessions: SessionTable[Any], now
     acls = [reader.acl() for _ in range(acl_count)]
     for _ in range(node_count):
         path, data, acl = reader.path(), reader.buffer(), acls[reader.int32()]
-        node = tree.nodes.get(path)  # the root and ZooKeeper's own nodes are there from the start
+        node = tree.nodes.get(path)  # the root and ZooKeeper's own nodes always exist
         if node is None:
             node = TreeNode(data, acl, 0, 0, 0)
             _unpack_node(node, reader)

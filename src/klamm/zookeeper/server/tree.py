@@ -1,9 +1,9 @@
-"""The tree of nodes: what a committed transaction does to it, and how one that failed half-way is taken back.
+"""The tree of nodes: applies the effects of transactions, and rolls back a transaction that failed half-way.
 
-Here nothing is refused: an operation was checked by `rules` and arrives as an *effect*, which says all that it does, so
-that a journal or a follower can repeat it later and get the same tree, Stat by Stat. The bookkeeping is ZooKeeper's
-(reference zookeeper.md section 5): czxid and mzxid of the node's own life, pzxid of its direct children, a count of
-creations from which both sequence numbers and the reported cversion follow.
+Nothing is refused here: `rules` has checked the operation and turned it into an *effect*, which says all that it does,
+so a journal or a follower can repeat it and get the same tree, Stat by Stat. The fields of a node are ZooKeeper's:
+czxid and mzxid for the node itself, pzxid for its children, and a count of created children, from which both the
+sequence numbers and the reported cversion follow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SessionOpened(NamedTuple):
 
 
 class SessionClosed(NamedTuple):
-    """Its ephemeral nodes go with it, each by a NodeDeleted of the same transaction."""
+    """The same transaction has a NodeDeleted for each of the session's ephemeral nodes."""
 
     session_id: int
 
@@ -57,7 +57,7 @@ Effect = NodeEffect | SessionOpened | SessionClosed
 
 
 class Event(NamedTuple):
-    """What a watch may hear of, with the ACL that decides who may hear it."""
+    """A change that may fire watches, with the ACL that decides which clients receive the event."""
 
     kind: WatchKind
     path: str
@@ -66,7 +66,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Transaction:
-    """One zxid: the effects so far, the events they cause once all have succeeded, and the way back if one does not."""
+    """One zxid: the effects so far, the events to fire if all succeed, and the steps to undo them if one fails."""
 
     zxid: int
     time_ms: int
@@ -107,7 +107,7 @@ class TreeNode:
         self.ctime_ms = self.mtime_ms = time_ms
         self.version = self.aversion = self.creations = 0
         self.container = False
-        # A dict for its order: what a listing returns must not depend on hashes. None for the many that are leaves.
+        # A dict keeps the order: a listing must not depend on hashes. None for leaves, of which there are many.
         self.children: dict[str, None] | None = None
 
     def packed_stat(self) -> bytes:
@@ -128,7 +128,7 @@ class TreeNode:
 
 
 def parent_of(path: str) -> str:
-    """The key of the parent: the empty string for a node directly below the root, which is what the root is known by.
+    """The key of the parent. For a node directly below the root it is the empty string, which is a key of the root.
 
     >>> parent_of("/a/b"), parent_of("/a"), parent_of("/")
     ('/a', '', '')
@@ -140,7 +140,7 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, TreeNode] = {}
         self.ephemerals: dict[int, dict[str, None]] = {}
-        """Paths by owner, in the order of their creation."""
+        """The paths of ephemeral nodes by owner, in the order of their creation."""
         self.containers: dict[str, None] = {}
         self._acls: dict[tuple[Acl, ...], tuple[Acl, ...]] = {OPEN_ACL: OPEN_ACL}
         root = TreeNode(b"", OPEN_ACL, 0, 0, 0)
@@ -154,15 +154,15 @@ class Tree:
         self.nodes["/zookeeper/config"].aversion = -1
 
     def __len__(self) -> int:
-        """As ZooKeeper counts them: the root by both of its names."""
+        """As ZooKeeper counts nodes: the root counts twice, for both of its keys."""
         return len(self.nodes)
 
     def shared_acl(self, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
-        """One tuple for equal lists: nodes are many, lists are few."""
+        """The one tuple for all equal lists: there are many nodes and few lists."""
         return self._acls.setdefault(acl, acl)
 
     def insert(self, path: str, node: TreeNode) -> None:
-        """Put a node in its place, and into the lists by owner and kind; its parent's Stat is the caller's business."""
+        """Add a node to the tree, to its owner's nodes and to the containers. The caller updates the parent's Stat."""
         self.nodes[path] = node
         node.acl = self.shared_acl(node.acl)
         slash = path.rindex("/")

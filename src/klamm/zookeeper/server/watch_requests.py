@@ -1,7 +1,6 @@
-"""Requests about watches alone: set again after a reconnect, added to last, asked for, taken away.
+"""Requests about watches: setWatches after a reconnect, addWatch, checkWatches and removeWatches.
 
-Each takes the table, the request's body and the watcher, and returns the body of the answer. Reference: zookeeper.md
-sections 4.3 and 4.5.
+Each takes the watch table, the request's body and the watcher, and returns the body of the answer.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _tell(watcher: ServedConnection, kind: WatchKind, path: str) -> None:
 
 
 def _places_of(watches: Watches, kind: int) -> list[tuple[Family[ServedConnection], int]]:
-    """Where a watch of this wire type lives."""
+    """The family and mode of a watch with this wire type."""
     data, child, every = watches.data, watches.child, ~0
     match kind:
         case 1:

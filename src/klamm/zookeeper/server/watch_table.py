@@ -1,9 +1,10 @@
-"""Watches: who is told of which change, once or again and again.
+"""The server's watches: which watcher receives which events, once or repeatedly.
 
-Two families, as in ZooKeeper: *data* hears of a node's creation, change and deletion, *child* of its list of children
-and its deletion. One-shot watches live in one of them; a persistent one in both; a recursive one, which also hears of
-every descendant, in the data family only, so it never hears of lists of children. A watcher is told of one change once,
-however many of its watches match. Watches belong to a connection and end with it. Reference: zookeeper.md section 4.
+There are two families, as in ZooKeeper's WatchManager. *data* watches fire when a node is created, changed or deleted,
+*child* watches when its list of children changes or it is deleted. A one-shot watch is in one family, a persistent
+watch in both. A recursive watch, which also covers all descendants, is in the data family only and so never reports
+lists of children. A watcher receives one change only once, however many of its watches match. Watches belong to a
+connection and end with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Mode(IntFlag):
     RECURSIVE = 4
 
 
-# Plain ints for the two places that run once per changed node.
+# Plain ints, for the two places that run for each changed node.
 _ONE_SHOT: Final = int(Mode.ONE_SHOT)
 _RECURSIVE: Final = int(Mode.RECURSIVE)
 
@@ -52,7 +53,7 @@ class Family(Generic[W]):
         return bool(self.by_path.get(path, {}).get(watcher, 0) & mode)
 
     def discard(self, path: str, watcher: W, mode: int) -> bool:
-        """Take `mode` away; false if there was nothing of it."""
+        """Remove `mode` from a watch. Returns whether there was anything to remove."""
         watchers = self.by_path.get(path)
         before = watchers.get(watcher, 0) if watchers else 0
         if watchers is None or not before & mode:
@@ -73,7 +74,7 @@ class Family(Generic[W]):
         self._paths.pop(watcher, None)
 
     def fire(self, path: str) -> dict[W, None]:
-        """The watchers of a change at `path`, in the order of their registration; their one-shot watches are spent."""
+        """The watchers of a change at `path`, in the order of their registration. Their one-shot watches end."""
         fired: dict[W, None] = {}
         watchers = self.by_path.get(path)
         if watchers:
@@ -109,7 +110,7 @@ class WatchTable(Generic[W]):
         return len(self.data) + len(self.child)
 
     def fire(self, event: Event, tell: Callable[[W, WatchKind, str], None]) -> None:
-        """Tell everyone concerned. The tree adds ChildrenChanged of the parent as an event of its own."""
+        """Call `tell` for each watcher. The parent's CHILDREN_CHANGED is a separate event, which the tree adds."""
         kind, path = event.kind, event.path
         if kind is WatchKind.CHILDREN_CHANGED:
             told = self.child.fire(path)
@@ -131,7 +132,7 @@ class WatchTable(Generic[W]):
         child: Iterable[str],
         tell: Callable[[W, WatchKind, str], None],
     ) -> None:
-        """SetWatches: watches whose change came to pass since `zxid` fire at once, the others are registered."""
+        """SetWatches: watches on nodes that changed since `zxid` fire at once, the others are registered."""
         for path in data:
             node = nodes.get(path)
             if node is None:
