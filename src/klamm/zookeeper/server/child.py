@@ -158,9 +158,7 @@ def release_port(port: int) -> None:
 
 def port_is_taken(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as servers do: TIME_WAIT is not taken
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is not taken
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
