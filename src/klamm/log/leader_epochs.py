@@ -98,11 +98,6 @@ class LeaderEpochCache:
             return EpochEndOffset(LeaderEpoch(epoch), self._entries[0].start_offset)
         return EpochEndOffset(self._entries[after - 1].epoch, self._entries[after].start_offset)
 
-    def epoch_for(self, offset: int) -> LeaderEpoch | None:
-        """The epoch that wrote `offset`."""
-        position = bisect_right(self._entries, offset, key=_start_of)
-        return self._entries[position - 1].epoch if position else None
-
     def truncate_from_end(self, offset: int) -> None:
         """The log now ends at `offset`: epochs that start there or later never happened."""
         keep = bisect_left(self._entries, offset, key=_start_of)

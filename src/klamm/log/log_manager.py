@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Final
 
 from klamm.log.compaction.log_cleaner import LogCleaner
@@ -41,7 +41,7 @@ _CLOSED_TOGETHER_MAX: Final = 64
 
 
 class LogManager:
-    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, random: random.Random) -> None:
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, random: Random) -> None:
         self._disk = disk
         self._clock = clock
         self._config = config

@@ -17,6 +17,7 @@ from klamm.log.compaction.cleaned_transactions import CleanedTransactions
 from klamm.log.compaction.offset_map import OffsetMap, slots_for
 from klamm.log.compaction.record_filter import LastRecord, RecordFilter
 from klamm.log.compaction.swap import CLEANED_SUFFIX, Swap
+from klamm.log.files import size_of
 from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.producers.producer_state import ProducerState
 from klamm.log.segments.log_segment import RELATIVE_OFFSET_MAX, LogSegment
@@ -83,7 +84,6 @@ def last_records(producers: ProducerState) -> dict[int, LastRecord]:
 
 @dataclass(slots=True)
 class CleaningTally:
-    bytes_mapped: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -135,7 +135,6 @@ class Cleaning:
         for segment, end in dirty:
             start = plan.dirty_position if segment.base_offset < plan.first_dirty else 0
             for batches in self._chunks(segment, start):
-                self.tally.bytes_mapped += sum(map(len, (batch for batch, _ in batches)))
                 if not all(self._map_batch(batch, header, transactions, offsets) for batch, header in batches):
                     return
                 yield
@@ -161,18 +160,13 @@ class Cleaning:
     def _groups(self) -> list[list[LogSegment]]:
         segments = [segment for segment in self._plan.segments if segment.base_offset < self.end_offset]
         sizes = [
-            SegmentSize(s.base_offset, s.size, self._size_of(s.offset_index.path), self._size_of(s.time_index.path))
+            SegmentSize(
+                s.base_offset, s.size, size_of(self._disk, s.offset_index.path), size_of(self._disk, s.time_index.path)
+            )
             for s in segments
         ]
         limits = self._plan.config.segment_bytes, self._plan.config.segment_index_bytes
         return [segments[group] for group in group_segments(sizes, *limits, self._plan.first_uncleanable)]
-
-    def _size_of(self, path: str) -> int:
-        file = self._disk.open(path)
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _clean(self, group: list[LogSegment], records: RecordFilter, horizon_ms: int) -> Iterator[Swap | None]:
         plan, disk = self._plan, self._disk

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable
 from struct import Struct
 
+from klamm.log.files import create_empty
 from klamm.model.ports import Disk, DiskFile
 
 
@@ -29,13 +30,8 @@ class IndexFile:
         self.values = array("q")
 
     def create(self) -> None:
-        """A new, empty file. Its descriptor is closed again: most segments are never looked up."""
-        file = self._disk.open(self.path, create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-        finally:
-            file.close()
+        """A new, empty file. It does not stay open: most segments are never looked up."""
+        create_empty(self._disk, self.path)
         self._loaded, self._written = True, 0
 
     def load(self) -> bool:

@@ -95,9 +95,6 @@ class ProducerSnapshots:
         for found in [found for found in self._offsets if found < offset]:
             self._remove(found)
 
-    def remove_all(self) -> None:
-        self.remove_above(-1)
-
     def _remove(self, offset: int) -> None:
         if self._disk.exists(self.path(offset)):
             self._disk.remove(self.path(offset))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from klamm.log.files import create_empty, size_of
 from klamm.log.indexes.offset_index import SUFFIX as INDEX_SUFFIX
 from klamm.log.indexes.offset_index import OffsetIndex
 from klamm.log.indexes.time_index import SUFFIX as TIME_SUFFIX
@@ -79,13 +80,8 @@ class LogSegment:
         return self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path
 
     def create(self) -> None:
-        """Empty files, replacing strays of that name; descriptors are closed again."""
-        file = self._disk.open(self.log_path, create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-        finally:
-            file.close()
+        """Empty files, in the place of strays of that name; they do not stay open."""
+        create_empty(self._disk, self.log_path)
         self.offset_index.create()
         self.time_index.create()
         if self._disk.exists(self.transaction_index.path):
@@ -101,9 +97,7 @@ class LogSegment:
     @property
     def size(self) -> int:
         if self._size is None:
-            file = self._disk.open(self.log_path)
-            self._size = file.size()
-            file.close()
+            self._size = size_of(self._disk, self.log_path)
         return self._size
 
     def rename_deleted(self) -> list[str]:
