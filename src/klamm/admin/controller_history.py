@@ -6,7 +6,7 @@ next one begins. Epochs that nobody of klamm tells of were held by others: they 
 >>> lines = [b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
 ...          b'"event":"controller-elected","cause":"/controller was free"}']
 >>> terms(read_events(lines))
-[Term(epoch=3, broker=2, since_ms=1000, why='/controller was free', until_ms=None, ended_by='')]
+[ControllerTerm(epoch=3, broker=2, since_ms=1000, why='/controller was free', until_ms=None, ended_by='')]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTED: Final = (
 """What else happened to the office, in the order of time."""
 
 
-class Term(NamedTuple):
+class ControllerTerm(NamedTuple):
     epoch: int
     broker: int | None
     """None: no klamm broker told of it."""
@@ -61,24 +61,24 @@ def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def terms(events: Iterable[dict[str, Any]]) -> list[Term]:
-    by_epoch: dict[int, Term] = {}
+def terms(events: Iterable[dict[str, Any]]) -> list[ControllerTerm]:
+    by_epoch: dict[int, ControllerTerm] = {}
     ends: dict[int, tuple[int, str]] = {}
     for event in events:
         epoch = event["controller_epoch"]
         if event["event"] == ELECTED:
-            by_epoch[epoch] = Term(epoch, event["broker"], event["time_ms"], event["cause"])
+            by_epoch[epoch] = ControllerTerm(epoch, event["broker"], event["time_ms"], event["cause"])
         elif event["event"] == RESIGNED:
             ends[epoch] = (event["time_ms"], event["cause"])
     if not by_epoch:
         return []
-    told: list[Term] = []
+    told: list[ControllerTerm] = []
     for epoch in range(min(by_epoch), max(by_epoch) + 1):
         term = by_epoch.get(epoch)
         if term is None:
             if told and told[-1].broker is None:
                 continue  # one line for a gap, however wide
-            term = Term(epoch, None, None, "not told by klamm")
+            term = ControllerTerm(epoch, None, None, "not told by klamm")
         elif epoch in ends:
             term = term._replace(until_ms=ends[epoch][0], ended_by=ends[epoch][1])
         told.append(term)

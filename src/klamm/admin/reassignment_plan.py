@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 ANY: Final = "any"
 
 
-class Move(NamedTuple):
+class PlannedMove(NamedTuple):
     topic: str
     partition: int
     replicas: tuple[int, ...]
@@ -28,10 +28,10 @@ class Move(NamedTuple):
         return {broker: path for broker, path in pairs if path != ANY}
 
 
-def parse(document: Any) -> list[Move]:
+def parse(document: Any) -> list[PlannedMove]:
     """Raises KeyError, TypeError or ValueError for what is no plan."""
     return [
-        Move(
+        PlannedMove(
             str(entry["topic"]),
             int(entry["partition"]),
             tuple(int(broker) for broker in entry["replicas"]),
@@ -42,7 +42,7 @@ def parse(document: Any) -> list[Move]:
 
 
 def problems(
-    plan: Sequence[Move],
+    plan: Sequence[PlannedMove],
     known: Collection[tuple[str, int]],
     brokers: Collection[int],
     directories: Mapping[int, Collection[str]],
@@ -62,7 +62,7 @@ def problems(
 
 
 def _problem(
-    move: Move, is_known: bool, brokers: Collection[int], directories: Mapping[int, Collection[str]]
+    move: PlannedMove, is_known: bool, brokers: Collection[int], directories: Mapping[int, Collection[str]]
 ) -> str | None:
     replicas = set(move.replicas)
     if not is_known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from klamm.log.directories.checkpoints import MetaProperties
-from klamm.log.directories.log_directory import Kind, LogDirectory, PartitionDirectory
+from klamm.log.directories.log_directory import DirectoryKind, LogDirectory, PartitionDirectory
 from klamm.model.errors import ConfigError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
@@ -93,7 +93,7 @@ class LogDirectories:
                 directory.failure = error
                 continue
             for path, (partition, kind) in found[directory]:
-                if kind is not Kind.CURRENT:
+                if kind is not DirectoryKind.CURRENT:
                     continue
                 if partition in home:
                     raise ConfigError(f"log.dirs: {partition} exists twice, {home[partition]} and {path}: remove one")

@@ -38,7 +38,7 @@ _SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
 NAME_MAX: Final = 255
 
 
-class Kind(Enum):
+class DirectoryKind(Enum):
     CURRENT = "current"
     DELETE = "delete"
     FUTURE = "future"
@@ -47,13 +47,13 @@ class Kind(Enum):
 
 class PartitionDirectory(NamedTuple):
     partition: TopicPartition
-    kind: Kind
+    kind: DirectoryKind
 
 
 def parse_name(name: str) -> PartitionDirectory | None:
     """
     >>> parse_name("a-b-3")
-    PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<Kind.CURRENT: 'current'>)
+    PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<DirectoryKind.CURRENT: 'current'>)
     >>> parse_name("no partition") is None
     True
     """
@@ -61,7 +61,7 @@ def parse_name(name: str) -> PartitionDirectory | None:
     if match is None:
         return None
     partition = TopicPartition(match["topic"], int(match["partition"]))
-    return PartitionDirectory(partition, Kind(match["kind"] or "current"))
+    return PartitionDirectory(partition, DirectoryKind(match["kind"] or "current"))
 
 
 def deleted_name(partition: TopicPartition, unique: str) -> str:
@@ -82,7 +82,7 @@ def future_name(partition: TopicPartition, unique: str) -> str:
     return name
 
 
-class Past(NamedTuple):
+class PreviousRun(NamedTuple):
     """What the last life of the broker left beside the logs."""
 
     clean: bool
@@ -122,14 +122,14 @@ class LogDirectory:
     def write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
         write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
 
-    def take_past(self) -> Past:
+    def take_previous_run(self) -> PreviousRun:
         """The clean-shutdown marker goes *before* loading (KAFKA-10471): a crash while loading is an unclean stop."""
         path = self.file(CLEAN_SHUTDOWN)
         clean = self._disk.exists(path)
         if clean:
             self._disk.remove(path)
             self._disk.sync_directory(self.path)
-        return Past(
+        return PreviousRun(
             clean,
             self._read_tolerantly(RECOVERY_POINTS),
             self._read_tolerantly(LOG_START_OFFSETS),
