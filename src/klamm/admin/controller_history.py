@@ -1,7 +1,7 @@
-"""Who was controller, since when and why, from the events that klamm brokers leave behind (state-change.json).
+"""Who was controller, since when and why, from the events that klamm brokers write to state-change.json.
 
 A term begins with `controller-elected` and ends with `controller-resigned` of the same epoch, or at the latest when the
-next one begins. Epochs that nobody of klamm tells of were held by others: they are shown as unknown, not left out.
+next one begins. Epochs without an event belong to other brokers: they are listed as unknown, not left out.
 
 >>> lines = [b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
 ...          b'"event":"controller-elected","cause":"/controller was free"}']
@@ -27,13 +27,13 @@ NOTED: Final = (
     "quarantined",
     "quarantine-ended",
 )
-"""What else happened to the office, in the order of time."""
+"""Other events about the controller, listed in order of time."""
 
 
 class ControllerTerm(NamedTuple):
     epoch: int
     broker: int | None
-    """None: no klamm broker told of it."""
+    """None if no klamm broker recorded this term."""
     since_ms: int | None
     why: str
     until_ms: int | None = None
@@ -49,10 +49,10 @@ class Note(NamedTuple):
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Decisions about the office. A torn last line, or one of a later schema, is passed over."""
+    """Decisions about who is controller. A torn last line and lines of a later schema are skipped."""
     for line in lines:
         if b'"decision"' not in line:
-            continue  # state changes are many, and none of them is about the office
+            continue  # state changes are many, and none of them is about the controller
         try:
             event = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -77,8 +77,8 @@ def terms(events: Iterable[dict[str, Any]]) -> list[ControllerTerm]:
         term = by_epoch.get(epoch)
         if term is None:
             if told and told[-1].broker is None:
-                continue  # one line for a gap, however wide
-            term = ControllerTerm(epoch, None, None, "not told by klamm")
+                continue  # one line for a gap of any width
+            term = ControllerTerm(epoch, None, None, "not recorded by klamm")
         elif epoch in ends:
             term = term._replace(until_ms=ends[epoch][0], ended_by=ends[epoch][1])
         told.append(term)

@@ -21,7 +21,7 @@ DIRECTORIES = {1: ["/a", "/b"], 2: ["/c"]}
         (PlannedMove("t", 0, (1, 1)), "t-0 names a broker twice"),
         (PlannedMove("t", 0, (1, 77)), "t-0 names unknown brokers [77]"),
         (PlannedMove("t", 0, (1, 2), ("/a",)), "t-0 names 1 log directories for 2 replicas"),
-        (PlannedMove("t", 0, (1, 2), ("/a", "/b")), "t-0 names /b, which is no log directory of broker 2"),
+        (PlannedMove("t", 0, (1, 2), ("/a", "/b")), "t-0 names /b, which is not a log directory of broker 2"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
