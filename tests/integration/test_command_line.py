@@ -103,7 +103,7 @@ def test_plans_with_directories_and_growth_that_keeps_the_configuration(
         return here("reassign", "execute", str(plan), *at)
 
     refused = execute("/nowhere")
-    why = f"moving-0 names /nowhere, which is no log directory of broker {second}"
+    why = f"moving-0 names /nowhere, which is not a log directory of broker {second}"
     assert (refused.exit_code, refused.stderr) == (1, f"klamm: nothing was started: {why}\n")
     started = execute(str(wanted))
     assert started.stdout == "started: 1 of 1 partitions\n", started.output

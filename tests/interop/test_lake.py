@@ -26,7 +26,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.ingest import IngestOptions, TopicIngest
-from klamm.pipelines.lake_state import LakeError, OffsetRange, Write
+from klamm.pipelines.lake_state import LakeError, OffsetRange, WriteBatch
 from klamm.pipelines.spark_session import spark_session
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
@@ -186,11 +186,11 @@ def test_an_older_writer_cannot_add_a_row_once_the_table_is_claimed(tmp_path: Pa
         older, newer = TopicIngest(spark, options, "t"), TopicIngest(spark, options, "t")
         older.claim()
         older._checkpoints.mkdir(parents=True)
-        older._commit(rows, 0, {0: OffsetRange(0, 1)}, Write(1, {0: 1}))
+        older._commit(rows, 0, {0: OffsetRange(0, 1)}, WriteBatch(1, {0: 1}))
         assert dict(newer.claim().ends) == {0: 1}
 
         with pytest.raises(LakeError, match="took over"):
-            older._commit(rows, 1, {0: OffsetRange(1, 2)}, Write(2, {0: 2}))
+            older._commit(rows, 1, {0: OffsetRange(1, 2)}, WriteBatch(2, {0: 2}))
         assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 1
         state = DeltaLog(tmp_path / "t").state()
         assert state is not None

@@ -33,7 +33,7 @@ SMALL_SEGMENTS = {"log.segment.bytes": "60000", "log.index.interval.bytes": "100
 PARTITIONS = 2
 COMPLAINTS = re.compile(r"isvalid: false|mismatch|out of order|exception|error|not |larger|smaller", re.IGNORECASE)
 RECOVERY = re.compile(r"^.*(?:Recovering unflushed|recovering it|rebuilding).*$", re.MULTILINE)
-DISTRUST = re.compile(r"^.*(?:corrupt|rebuil|do not fit|Could not find|Error|Exception).*$", re.MULTILINE)
+DISTRUST = re.compile(r"^.*(?:corrupt|rebuil|do not match|Could not find|Error|Exception).*$", re.MULTILINE)
 """Either kind says so of files of the other that it cannot use as they are. Both write to one broker.log."""
 
 

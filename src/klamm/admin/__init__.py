@@ -1,1 +1,1 @@
-"""Pure reasoning about a cluster: placement of replicas, reading of logs and trees."""
+"""Pure reasoning about a cluster: placement of replicas, reassignment plans, controller history."""

@@ -1,12 +1,12 @@
-"""Who was controller, since when and why, from the events that klamm brokers leave behind (state-change.json).
+"""Who was controller, since when and why, from the events that klamm brokers write to state-change.json.
 
 A term begins with `controller-elected` and ends with `controller-resigned` of the same epoch, or at the latest when the
-next one begins. Epochs that nobody of klamm tells of were held by others: they are shown as unknown, not left out.
+next one begins. Epochs without an event belong to other brokers: they are listed as unknown, not left out.
 
 >>> lines = [b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
 ...          b'"event":"controller-elected","cause":"/controller was free"}']
 >>> terms(read_events(lines))
-[Term(epoch=3, broker=2, since_ms=1000, why='/controller was free', until_ms=None, ended_by='')]
+[ControllerTerm(epoch=3, broker=2, since_ms=1000, why='/controller was free', until_ms=None, ended_by='')]
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOTED: Final = (
     "quarantined",
     "quarantine-ended",
 )
-"""What else happened to the office, in the order of time."""
+"""Other events about the controller, listed in order of time."""
 
 
-class Term(NamedTuple):
+class ControllerTerm(NamedTuple):
     epoch: int
     broker: int | None
-    """None: no klamm broker told of it."""
+    """None if no klamm broker recorded this term."""
     since_ms: int | None
     why: str
     until_ms: int | None = None
@@ -49,10 +49,10 @@ class Note(NamedTuple):
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Decisions about the office. A torn last line, or one of a later schema, is passed over."""
+    """Decisions about who is controller. A torn last line and lines of a later schema are skipped."""
     for line in lines:
         if b'"decision"' not in line:
-            continue  # state changes are many, and none of them is about the office
+            continue  # state changes are many, and none of them is about the controller
         try:
             event = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -61,24 +61,24 @@ def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def terms(events: Iterable[dict[str, Any]]) -> list[Term]:
-    by_epoch: dict[int, Term] = {}
+def terms(events: Iterable[dict[str, Any]]) -> list[ControllerTerm]:
+    by_epoch: dict[int, ControllerTerm] = {}
     ends: dict[int, tuple[int, str]] = {}
     for event in events:
         epoch = event["controller_epoch"]
         if event["event"] == ELECTED:
-            by_epoch[epoch] = Term(epoch, event["broker"], event["time_ms"], event["cause"])
+            by_epoch[epoch] = ControllerTerm(epoch, event["broker"], event["time_ms"], event["cause"])
         elif event["event"] == RESIGNED:
             ends[epoch] = (event["time_ms"], event["cause"])
     if not by_epoch:
         return []
-    told: list[Term] = []
+    told: list[ControllerTerm] = []
     for epoch in range(min(by_epoch), max(by_epoch) + 1):
         term = by_epoch.get(epoch)
         if term is None:
             if told and told[-1].broker is None:
-                continue  # one line for a gap, however wide
-            term = Term(epoch, None, None, "not told by klamm")
+                continue  # one line for a gap of any width
+            term = ControllerTerm(epoch, None, None, "not recorded by klamm")
         elif epoch in ends:
             term = term._replace(until_ms=ends[epoch][0], ended_by=ends[epoch][1])
         told.append(term)

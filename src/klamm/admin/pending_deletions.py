@@ -1,7 +1,7 @@
-"""What a topic that is marked for deletion waits for, as far as ZooKeeper tells: whoever the controller is.
+"""What a topic marked for deletion waits for, as far as ZooKeeper shows, whichever broker is the controller.
 
-A klamm controller knows more (failed log directories, tries that failed) and says it in its events; this is the view
-from outside, which also holds while a JVM broker is the controller.
+A klamm controller knows more (failed log directories, failed attempts) and records it in its events. This is the view
+from outside, which also works while a JVM broker is the controller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def waits_for(
     has_controller: bool,
     quarantined: bool = False,
 ) -> str:
-    """`partitions` is None where the topic's znode is gone.
+    """`partitions` is None if the topic's znode is gone.
 
     >>> waits_for({0: Assignment((BrokerId(1), BrokerId(2)))}, {1}, has_controller=True)
     'replicas on brokers [2], which are not registered'

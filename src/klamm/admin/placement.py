@@ -1,11 +1,10 @@
-"""Where the replicas of new partitions go: round robin over brokers, alternating over racks when every broker has one.
+"""Places the replicas of new partitions: round robin over brokers, alternating over racks if every broker has one.
 
-Kafka's own algorithm (KIP-36), so that a topic created through klamm and one created by a JVM broker with the same
-start and shift look the same. Leaders are spread evenly; the followers of one leader are spread over the others by a
-shift that grows each time the round is complete; with racks no rack gets a second replica of a partition before each
-has one.
+Kafka's own algorithm (KIP-36): with the same start and shift, klamm and a JVM broker create the same assignment.
+Leaders are spread evenly. The followers of one leader are spread over the other brokers by a shift that grows after each round.
+With racks, no rack gets a second replica of a partition before each rack has one.
 
-Pure: the two random numbers come in as arguments.
+Pure: the two random numbers are arguments.
 
 >>> brokers = [PlacementBroker(BrokerId(b)) for b in (1, 2, 3, 4)]
 >>> place(brokers, range(6), 2, start=2, shift=1)
@@ -35,9 +34,9 @@ class RackMode(Enum):
     """What to do when only some brokers name their rack."""
 
     ENFORCED = "enforced"
-    """Refuse: CreateTopics and CreatePartitions."""
+    """Refuse; used by CreateTopics and CreatePartitions."""
     SAFE = "safe"
-    """Ignore racks altogether: auto-creation and internal topics."""
+    """Ignore racks; used for auto-creation and internal topics."""
 
 
 def place(
@@ -51,7 +50,7 @@ def place(
 ) -> Placement:
     """Replica lists of `partitions`; the first of each list is the preferred leader.
 
-    `start` and `shift` are random in [0, brokers) for a new topic, and `growth_start` of it for a growing one.
+    `start` and `shift` are random in [0, brokers) for a new topic, and both `growth_start` for a growing one.
     """
     if replication_factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
@@ -72,7 +71,7 @@ def place(
 
 
 def growth_start(brokers: Sequence[PlacementBroker], first_replica: BrokerId) -> int:
-    """Growing goes on where partition 0 began, so that old and new partitions together are spread evenly."""
+    """New partitions continue from where partition 0 began, so that old and new ones together are spread evenly."""
     ids = sorted(broker.id for broker in brokers)
     position = bisect_left(ids, first_replica)
     return position if position < len(ids) else 0
@@ -108,7 +107,7 @@ def _place_over_racks(
         candidate = 0
         while len(replicas) < replication_factor:
             broker = brokers[_follower(first, shift * rack_count, candidate, count)]
-            candidate += 1  # goes on counting across replicas: nobody is asked twice in a round
+            candidate += 1  # counts on across replicas: no broker is tried twice in a round
             crowds_rack = broker.rack in racks and len(racks) < rack_count
             if crowds_rack or broker.id in replicas:
                 continue
@@ -129,5 +128,5 @@ def rack_alternated(by_id: Sequence[PlacementBroker]) -> list[PlacementBroker]:
 
 
 def _follower(first: int, shift: int, index: int, count: int) -> int:
-    """Position of a follower: never the leader's own, hence modulo count - 1 counted from the leader's neighbour."""
+    """Position of a follower: never the leader's, hence modulo count - 1, counted from the leader's neighbour."""
     return (first + 1 + (shift + index) % (count - 1)) % count

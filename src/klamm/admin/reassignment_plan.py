@@ -1,7 +1,7 @@
-"""A reassignment plan as Kafka's tools write it, and what keeps it from being carried out. Pure.
+"""A reassignment plan in the format of Kafka's tools, and the problems that keep it from being carried out. Pure.
 
-{"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","/data/2"]}]}: for each replica, if wanted,
-the directory on its broker; `any` leaves it to the broker. A plan is started as a whole or not at all.
+{"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","/data/2"]}]}: `log_dirs` is optional and
+names a directory for each replica; `any` leaves the choice to the broker. A plan is started as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any, Final, NamedTuple
 ANY: Final = "any"
 
 
-class Move(NamedTuple):
+class PlannedMove(NamedTuple):
     topic: str
     partition: int
     replicas: tuple[int, ...]
     log_dirs: tuple[str, ...] = ()
-    """Empty, or one for each replica."""
+    """Empty, or one per replica."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     def named_directories(self) -> dict[int, str]:
-        """By broker, without those that do not matter."""
+        """Broker -> directory, without `any`."""
         pairs = zip(self.replicas, self.log_dirs, strict=True) if self.log_dirs else ()
         return {broker: path for broker, path in pairs if path != ANY}
 
 
-def parse(document: Any) -> list[Move]:
-    """Raises KeyError, TypeError or ValueError for what is no plan."""
+def parse(document: Any) -> list[PlannedMove]:
+    """Raises KeyError, TypeError or ValueError if the document is not a plan."""
     return [
-        Move(
+        PlannedMove(
             str(entry["topic"]),
             int(entry["partition"]),
             tuple(int(broker) for broker in entry["replicas"]),
@@ -42,12 +42,12 @@ def parse(document: Any) -> list[Move]:
 
 
 def problems(
-    plan: Sequence[Move],
+    plan: Sequence[PlannedMove],
     known: Collection[tuple[str, int]],
     brokers: Collection[int],
     directories: Mapping[int, Collection[str]],
 ) -> list[str]:
-    """`directories`: of the brokers that the plan names directories for."""
+    """`directories` has the log directories of the brokers for which the plan names one."""
     found = []
     asked: set[tuple[str, int]] = set()
     for move in plan:
@@ -62,7 +62,7 @@ def problems(
 
 
 def _problem(
-    move: Move, is_known: bool, brokers: Collection[int], directories: Mapping[int, Collection[str]]
+    move: PlannedMove, is_known: bool, brokers: Collection[int], directories: Mapping[int, Collection[str]]
 ) -> str | None:
     replicas = set(move.replicas)
     if not is_known:
@@ -77,5 +77,5 @@ def _problem(
         return f"names {len(move.log_dirs)} log directories for {len(move.replicas)} replicas"
     for broker, path in move.named_directories().items():
         if path not in directories.get(broker, ()):
-            return f"names {path}, which is no log directory of broker {broker}"
+            return f"names {path}, which is not a log directory of broker {broker}"
     return None

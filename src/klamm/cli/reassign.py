@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from klamm.admin.reassignment_plan import Move, parse, problems
+from klamm.admin.reassignment_plan import PlannedMove, parse, problems
 from klamm.cli.client import admin
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
 from klamm.model.errors import ErrorCode
@@ -59,7 +59,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None
     print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
 
 
-def _alter(client: KafkaAdminClient, targets: Mapping[Move, list[int] | None], json: bool, word: str) -> None:
+def _alter(client: KafkaAdminClient, targets: Mapping[PlannedMove, list[int] | None], json: bool, word: str) -> None:
     from kafka import TopicPartition
 
     answers = client.alter_partition_reassignments(
@@ -74,7 +74,7 @@ def _alter(client: KafkaAdminClient, targets: Mapping[Move, list[int] | None], j
         fail("refused: " + ", ".join(f"{name} {reason.removesuffix('Error')}" for name, reason in refused.items()))
 
 
-def _problems(client: KafkaAdminClient, moves: Sequence[Move]) -> list[str]:
+def _problems(client: KafkaAdminClient, moves: Sequence[PlannedMove]) -> list[str]:
     known = {(t["name"], entry["partition_index"]) for t in client.describe_topics() for entry in t["partitions"]}
     brokers = {broker["broker_id"] for broker in client.describe_cluster()["brokers"]}
     asked = sorted({broker for move in moves if move.log_dirs for broker in move.replicas} & brokers)
@@ -83,7 +83,7 @@ def _problems(client: KafkaAdminClient, moves: Sequence[Move]) -> list[str]:
     return problems(moves, known, brokers, directories)
 
 
-def _request_directories(client: KafkaAdminClient, moves: Sequence[Move]) -> None:
+def _request_directories(client: KafkaAdminClient, moves: Sequence[PlannedMove]) -> None:
     """Ask for log directories before the moves start.
 
     A broker that does not have the replica yet remembers where to create it and answers ReplicaNotAvailable.
@@ -103,7 +103,7 @@ def _request_directories(client: KafkaAdminClient, moves: Sequence[Move]) -> Non
         fail(f"nothing was started: log directories refused: {', '.join(refused)}")
 
 
-def _read(plan: Path) -> list[Move]:
+def _read(plan: Path) -> list[PlannedMove]:
     try:
         return parse(orjson.loads(plan.read_bytes()))
     except OSError as error:

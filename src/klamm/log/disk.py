@@ -1,8 +1,8 @@
-"""The real side of the disk port: files of this machine, and the small thread pool for what may block long.
+"""The real disk port: the files of this machine, and a small thread pool for calls that may block for long.
 
-Everything else in this package is below the port and knows neither `os` nor threads. Two things are guarded here, for
-pool and loop may meet on one file: a file closed while a thread still syncs it is closed by that thread afterwards, and
-two atomic writes of one path follow each other instead of sharing their temporary file.
+Everything else in this package is below the port and uses neither `os` nor threads. Pool and loop may meet on one file,
+so two things are guarded here: if a file is closed while a thread syncs it, that thread closes it afterwards; and two
+atomic writes of one path follow each other instead of sharing a temporary file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STRIPES: Final = 32
 
 
 class OpenFile:
-    """One descriptor. The size is kept here, so that an append is a single system call."""
+    """One file descriptor. It remembers the size, so that an append is a single system call."""
 
     def __init__(self, path: str, *, create: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -96,7 +96,7 @@ class OpenFile:
 
 
 class FileDisk:
-    """Implements `ports.Disk`. Close it last: jobs that were started are finished first."""
+    """Implements `ports.Disk`. Close it last: `close` waits for the jobs that have started."""
 
     def __init__(self, workers: int = 2) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disk")
@@ -162,8 +162,8 @@ class FileDisk:
     def lock(self, path: str) -> Callable[[], None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # POSIX record locks are what the JVM's FileChannel.lock takes too; flock would not see its locks. They do
-            # not exclude a second lock of the same process, which is why the path is remembered as well.
+            # The JVM's FileChannel.lock takes POSIX record locks too; flock would not see them. They do not exclude a
+            # second lock by the same process, so the path is remembered as well.
             if os.path.realpath(path) in _LOCKED:
                 raise BlockingIOError(f"{path} is locked by this process")
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

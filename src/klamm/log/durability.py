@@ -1,7 +1,7 @@
-"""What of a log survives a power cut: its recovery point, and the flush that moves it.
+"""The recovery point of a log, below which everything survives a power cut, and the flush that moves it.
 
-A flush is planned in the loop, carried out in the pool, and counted in the loop again. A truncation in between makes it
-promise nothing: what it wrote may describe batches that are gone.
+A flush is planned in the loop, carried out in the pool, and completed in the loop again. If the log was truncated in
+between, the flush promises nothing: what it wrote may describe batches that are gone.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Durability:
         self._epochs = epochs
         self.recovery_point = recovery_point
         self.generation = 0
-        """Counts truncations."""
+        """The number of truncations."""
 
     def truncating(self, offset: int) -> bool:
-        """The log is about to be truncated. True if the recovery point had to be lowered."""
+        """The log is about to be truncated to `offset`. True if that lowers the recovery point."""
         self.generation += 1
         lowered = self.recovery_point > offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -68,7 +68,7 @@ class Durability:
         )
 
     def _unflushed(self, log_end_offset: int) -> list[LogSegment]:
-        """From the recovery point on; a segment sealed since has a last index entry even if its batches are safe."""
+        """Segments from the recovery point on, and those sealed since then: they have a last index entry to write."""
         behind = self.recovery_point < log_end_offset
         found = self._segments.holding_or_after(self.recovery_point) if behind else []
         return found + [s for s in self._segments if s.has_unwritten_entries() and s not in found]
@@ -91,7 +91,7 @@ class Durability:
             self._epochs.dirty = True
             return
         self.recovery_point = max(self.recovery_point, plan.target)
-        # Kept: from the segment that a recovery would begin in, and from the one before the active one.
+        # Keep the snapshots from the segment in which a recovery would begin, and from the one before the active one.
         before_active = self._segments[max(len(self._segments) - 2, 0)].base_offset
         self._producers.remove_below(min(before_active, self._segments.at_or_below(self.recovery_point).base_offset))
         for segment in plan.segments:

@@ -1,11 +1,11 @@
-"""Flushes that logs ask for: one at a time per log, off the loop; what is asked meanwhile makes one more.
+"""Runs the flushes that logs request: one at a time per log, off the loop; requests during a flush cause one more.
 
-Those that were asked for by a certain time take turns, one log after the other, as Kafka's log flusher does it: two
+Flushes that are due at a certain time take turns, one log after the other, like those of Kafka's log flusher: two
 seconds after thousands of logs began a leader epoch they are all due at once, and on all threads of the pool they would
-take the processor and the disk from the records.
+take processor and disk from the records.
 
-A flush writes by path. One that is still under way when its partition is deleted would write the epochs and snapshots
-of the former life into the directory of a successor of that name, so a successor waits for it.
+A flush writes by path. If its partition is deleted meanwhile, it would write the epochs and snapshots of the old log
+into the directory of a new log of the same name, so creating that log waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FlushScheduler:
     def flush_soon(self, log: Log) -> None:
         partition = log.topic_partition
         if self._closed:
-            return  # closing flushes everything anyway
+            return  # `close` of the log manager flushes everything anyway
         if partition in self._running:
             self._again.add(partition)
             return
@@ -73,13 +73,13 @@ class FlushScheduler:
                 if partition not in self._again:
                     break
         except KafkaError as error:
-            if not log.deleted:  # then its files are gone by intention
-                logger.error("flush: %s", error)  # the directory is offline by now, and its owner told
+            if not log.deleted:  # otherwise its files are missing on purpose
+                logger.error("flush: %s", error)  # the log has already taken its directory offline
         finally:
             del self._running[partition]
 
     def forget(self, partition: TopicPartition) -> None:
-        """The log was deleted. A flush that runs ends by itself."""
+        """The log was deleted. A flush that is running ends by itself."""
         self._again.discard(partition)
         self._due.pop(partition, None)
         timer = self._timers.pop(partition, None)
@@ -90,13 +90,13 @@ class FlushScheduler:
         return partition in self._running
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Until no flush of these runs any more."""
+        """Wait until no flush of these partitions is running."""
         running = [self._running[partition] for partition in partitions if partition in self._running]
         if running:
             await asyncio.gather(*running)
 
     async def drain(self) -> None:
-        """Until nothing is under way."""
+        """Wait until no flush is running."""
         while self._running:
             await asyncio.gather(*self._running.values())
 

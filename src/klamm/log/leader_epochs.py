@@ -1,9 +1,9 @@
-"""Which leader epoch wrote which offsets (KIP-101): the list by which a follower finds where its log departs.
+"""Which leader epoch wrote which offsets (KIP-101): a follower finds here where its log diverges from the leader's.
 
-Entries rise strictly in epoch and start offset. An assignment is kept in memory and marked dirty; the log writes the
-file off the loop, and always before its recovery point passes the entry: what came later recovery rebuilds from the
-batches themselves, epoch 0 included (KAFKA-10432). A truncation is written at once, so that the file may miss entries
-but never holds wrong ones.
+Kafka's LeaderEpochFileCache. Entries rise strictly in epoch and in start offset. A new entry is kept in memory and
+marked dirty; the log writes the file off the loop, before its recovery point passes the entry. Recovery rebuilds later
+entries from the batches, epoch 0 included (KAFKA-10432). A truncation is written at once, so the file may lack entries
+but never has wrong ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEndOffset(NamedTuple):
-    """Answer to OffsetsForLeaderEpoch: the largest epoch not above the asked one, and where it ends."""
+    """Answer to OffsetsForLeaderEpoch: the largest epoch not above the requested one, and its end offset."""
 
     epoch: LeaderEpoch
     offset: int
@@ -45,10 +45,10 @@ class LeaderEpochCache:
         self._entries: list[EpochEntry] = []
         self._on_assigned: Callable[[], None] = lambda: None
         self.dirty = False
-        """The file lacks entries that memory has."""
+        """The file lacks entries that are in memory."""
 
     def bind(self, log_end_offset: Callable[[], int], on_assigned: Callable[[], None]) -> None:
-        """To its log, which knows the end of the latest epoch and when to write the file."""
+        """Bind it to its log, which knows the end of the latest epoch and when to write the file."""
         self._log_end_offset = log_end_offset
         self._on_assigned = on_assigned
 
@@ -61,7 +61,7 @@ class LeaderEpochCache:
                 entry = EpochEntry(LeaderEpoch(int(epoch)), int(start))
             except ValueError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"malformed checkpoint {self.path}: {error}") from error
-            entries = _assign(entries, entry)  # a file that another version left with overlaps is put in order
+            entries = _assign(entries, entry)  # puts a file in order that another version wrote with overlaps
         self._entries = entries
 
     @property
@@ -77,7 +77,7 @@ class LeaderEpochCache:
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: LeaderEpoch, start_offset: int) -> bool:
-        """True if the list changed. Known epochs keep their first start offset."""
+        """True if the list changed. A known epoch keeps its first start offset."""
         if epoch < 0:
             return False
         last = self._entries[-1] if self._entries else None
@@ -98,20 +98,15 @@ class LeaderEpochCache:
             return EpochEndOffset(LeaderEpoch(epoch), self._entries[0].start_offset)
         return EpochEndOffset(self._entries[after - 1].epoch, self._entries[after].start_offset)
 
-    def epoch_for(self, offset: int) -> LeaderEpoch | None:
-        """The epoch that wrote `offset`."""
-        position = bisect_right(self._entries, offset, key=_start_of)
-        return self._entries[position - 1].epoch if position else None
-
     def truncate_from_end(self, offset: int) -> None:
-        """The log now ends at `offset`: epochs that start there or later never happened."""
+        """The log now ends at `offset`: drop the epochs that start there or later."""
         keep = bisect_left(self._entries, offset, key=_start_of)
         if offset >= 0 and keep < len(self._entries):
             del self._entries[keep:]
             self.write()
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now starts at `offset`: the epoch that covers it starts there, older ones are gone."""
+        """The log now starts at `offset`: so does the epoch that covers it; drop older ones."""
         covering = bisect_right(self._entries, offset, key=_start_of) - 1
         if covering >= 0 and self._entries[covering].start_offset < offset:
             self._entries[: covering + 1] = [EpochEntry(self._entries[covering].epoch, offset)]
@@ -133,7 +128,7 @@ class LeaderEpochCache:
 
 
 def _assign(entries: list[EpochEntry], new: EpochEntry) -> list[EpochEntry]:
-    """Whatever the new entry contradicts goes: a later epoch, or one that starts where the new one does or after."""
+    """Drops what the new entry contradicts: a later epoch, or one that starts at its start offset or above."""
     return [entry for entry in entries if entry.epoch < new.epoch and entry.start_offset < new.start_offset] + [new]
 
 

@@ -8,9 +8,9 @@ the disk pool. An append is one write. The first file operation that fails makes
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import wraps
+from random import Random
 from typing import Concatenate, ParamSpec, TypeVar
 
 from klamm.log.compaction.swap import Swap
@@ -61,7 +61,7 @@ class Log:
         self,
         disk: Disk,
         clock: Clock,
-        rng: random.Random,
+        rng: Random,
         topic_partition: TopicPartition,
         config: TopicConfig,
         loaded: LoadedLog,

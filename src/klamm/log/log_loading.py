@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from klamm.log.directories.log_directory import Kind, LogDirectory, PartitionDirectory, Past
+from klamm.log.directories.log_directory import DirectoryKind, LogDirectory, PartitionDirectory, PreviousRun
 from klamm.log.log_creation import Adopt
 from klamm.log.log_registry import LogRegistry
 from klamm.log.recovery import LoadedLog, load_log
@@ -32,7 +32,7 @@ class LogLoading:
         topic_config: Callable[[str], TopicConfig],
         adopt: Adopt,
         remove_later: Callable[[list[str], int], None],
-        on_loaded: Callable[[LogDirectory, Past], None],
+        on_loaded: Callable[[LogDirectory, PreviousRun], None],
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -50,25 +50,27 @@ class LogLoading:
                 tasks.create_task(self._load_directory(directory, partitions))
 
     async def _load_directory(self, directory: LogDirectory, partitions: list[tuple[str, PartitionDirectory]]) -> None:
-        leftovers = [path for path, found in partitions if found.kind in (Kind.DELETE, Kind.FUTURE)]
+        leftovers = [path for path, found in partitions if found.kind in (DirectoryKind.DELETE, DirectoryKind.FUTURE)]
         self._remove_later(leftovers, 0)
         try:
-            past = directory.take_past()
+            previous = directory.take_previous_run()
         except OSError as error:
             self._registry.take_offline(directory, error)
             return
-        queue = iter([(path, found.partition) for path, found in partitions if found.kind is Kind.CURRENT])
+        queue = iter([(path, found.partition) for path, found in partitions if found.kind is DirectoryKind.CURRENT])
 
         async def worker() -> None:
             for path, partition in queue:
                 if directory.failure is None:
-                    await self._load_log(directory, past, path, partition)
+                    await self._load_log(directory, previous, path, partition)
 
         await asyncio.gather(*(worker() for _ in range(self._workers)))
         directory.loaded = True
-        self._on_loaded(directory, past)
+        self._on_loaded(directory, previous)
 
-    async def _load_log(self, directory: LogDirectory, past: Past, path: str, partition: TopicPartition) -> None:
+    async def _load_log(
+        self, directory: LogDirectory, previous: PreviousRun, path: str, partition: TopicPartition
+    ) -> None:
         config = self._topic_config(partition.topic)
 
         def job() -> LoadedLog:
@@ -76,9 +78,9 @@ class LogLoading:
                 self._disk,
                 path,
                 config,
-                log_start_offset=past.log_start_offsets.get(partition, 0),
-                recovery_point=past.recovery_points.get(partition, 0),
-                clean=past.clean,
+                log_start_offset=previous.log_start_offsets.get(partition, 0),
+                recovery_point=previous.recovery_points.get(partition, 0),
+                clean=previous.clean,
                 now_ms=self._clock.wall_ms(),
             )
 
@@ -92,4 +94,4 @@ class LogLoading:
             self._registry.mark_offline(partition)
         else:
             log = self._adopt(partition, directory, config, loaded)
-            log.update_high_watermark(past.high_watermarks.get(partition, 0))
+            log.update_high_watermark(previous.high_watermarks.get(partition, 0))

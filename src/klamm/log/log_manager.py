@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Final
 
 from klamm.log.compaction.log_cleaner import LogCleaner
 from klamm.log.directories.log_directories import LogDirectories
-from klamm.log.directories.log_directory import LogDirectory, Past, deleted_name
+from klamm.log.directories.log_directory import LogDirectory, PreviousRun, deleted_name
 from klamm.log.directories.offset_checkpoints import OffsetCheckpoints
 from klamm.log.directories.removal import DelayedRemoval
 from klamm.log.directory_moves.log_dir_moves import LogDirMoves
@@ -41,7 +41,7 @@ _CLOSED_TOGETHER_MAX: Final = 64
 
 
 class LogManager:
-    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, random: random.Random) -> None:
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig, random: Random) -> None:
         self._disk = disk
         self._clock = clock
         self._config = config
@@ -99,8 +99,8 @@ class LogManager:
             on_loaded=self._directory_loaded,
         ).load()
 
-    def _directory_loaded(self, directory: LogDirectory, past: Past) -> None:
-        self._checkpoints.guarded(directory, lambda _: self.cleaner.remember(directory, past.cleaner_offsets))
+    def _directory_loaded(self, directory: LogDirectory, previous: PreviousRun) -> None:
+        self._checkpoints.guarded(directory, lambda _: self.cleaner.remember(directory, previous.cleaner_offsets))
 
     def _adopt(self, partition: TopicPartition, directory: LogDirectory, config: TopicConfig, loaded: LoadedLog) -> Log:
         log = Log(self._disk, self._clock, self._random, partition, config, loaded, self)

@@ -1,11 +1,14 @@
-"""Opening a partition directory: which files count, and what of the log is whole after a stop that was not clean.
+"""Opens a partition directory: decides which files count, and which part of the log is intact after an unclean stop.
 
-Steps, as in Kafka's Log.loadSegments with its later fixes:
-(a) leader epochs are read; (b) leftovers go: `.deleted`, unfinished `.cleaned`, and `.swap` is finished; (c) an index
-without a log goes, a segment without an index is rebuilt; (d) without the clean-shutdown marker every segment from the
-recovery point on is read batch by batch with its checksum: indexes, leader epochs, producer state and aborted
-transactions are built anew, the first bad byte ends the log, later segments go; (e) producer state is brought to the
-end. Old message formats are reported, never cut off: they are somebody's data.
+The steps of Kafka's Log.loadSegments (later LogLoader), with its fixes:
+(a) read the leader epochs;
+(b) finish `.swap` files, remove `.deleted` and unfinished `.cleaned` files;
+(c) remove indexes without a log, rebuild missing indexes;
+(d) without the clean-shutdown marker, read every segment from the recovery point on, batch by batch, and check the
+    checksums: rebuild indexes, leader epochs, producer state and aborted transactions; the first bad byte ends the log,
+    and later segments are removed;
+(e) bring the producer state up to the end.
+Batches in an old message format are reported and never cut off: they are valid data.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ def load_log(
     clean: bool,
     now_ms: int,
 ) -> LoadedLog:
-    """Runs in the disk pool. `log_start_offset` and `recovery_point` come from the directory's checkpoints."""
+    """Runs in the disk pool. `log_start_offset` and `recovery_point` come from the checkpoints of the log directory."""
     return _Loader(disk, directory, config, now_ms).load(log_start_offset, recovery_point, clean)
 
 
@@ -101,7 +104,7 @@ class _Loader:
         end = self._segments.active.next_offset() if len(self._segments) else log_start_offset
         if end < log_start_offset:
             logger.warning(
-                "%s ends at %d, before its start %d: begun anew there", self._directory, end, log_start_offset
+                "%s ends at %d, before its log start %d: it starts empty there", self._directory, end, log_start_offset
             )
             self._drop(self._segments.take_first(len(self._segments)))
             end = log_start_offset
@@ -171,10 +174,10 @@ class _Loader:
     # --- recovery ----------------------------------------------------------------------------------------------------
 
     def _rebuild_damaged(self, log_start_offset: int) -> None:
-        """After a clean stop: only what is visibly wrong. A last segment whose end cannot be found is recovered."""
+        """After a clean stop: rebuild what is visibly damaged; recover the last segment if its end cannot be found."""
         self._rebuild_indexes(log_start_offset)
         if len(self._segments) and self._segments.active.is_damaged():
-            logger.warning("%s: indexes and log do not fit, recovering it", self._segments.active.log_path)
+            logger.warning("%s: indexes and log do not match, recovering it", self._segments.active.log_path)
             self._recover(self._segments.active, log_start_offset)
 
     def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
@@ -184,8 +187,8 @@ class _Loader:
         self._rebuild_indexes(log_start_offset)
 
     def _rebuild_indexes(self, log_start_offset: int) -> None:
-        """Of segments that lost theirs. Damage in the middle of a log is no torn tail: cutting there would drop records
-        that were acknowledged, so the partition stays offline here and other replicas serve it."""
+        """Rebuild missing indexes. Damage in the middle of a log is not a torn tail: truncating there would drop
+        acknowledged records, so the partition stays offline on this broker and other replicas serve it."""
         for segment in [segment for segment in self._segments if segment.lacks_indexes()]:
             logger.warning("%s: indexes are missing or damaged, rebuilding them", segment.log_path)
             state = self._producers_at(segment.base_offset, log_start_offset)
@@ -198,18 +201,18 @@ class _Loader:
             segment.close_files()
 
     def _recover(self, segment: LogSegment, log_start_offset: int) -> bool:
-        """True if every byte of it was good; otherwise it was cut, and all after it are gone."""
+        """True if the whole segment is intact; otherwise it was truncated and the later segments were removed."""
         base = segment.base_offset
         state = self._producers_at(base, log_start_offset)
         self._snapshots.remove_above(base)
-        self._epochs.truncate_from_end(base)  # the batches tell; entries without any were never replicated
+        self._epochs.truncate_from_end(base)  # the batches restore them; an entry without a batch was never replicated
         valid = self._replay_segment(segment, state)
         lost = segment.size - valid
         if lost:
             later = self._segments.take_above(base)
             segment.cut_at(valid)
             self._drop(later)
-            text = "%s: cut off %d bytes from offset %d, and %d later segments"
+            text = "%s: removed %d bytes from offset %d on, and %d later segments"
             logger.warning(text, segment.log_path, lost, segment.next_offset(), len(later))
         for sync in segment.syncs():
             sync()
@@ -229,10 +232,10 @@ class _Loader:
         )
 
     def _replay_segment(self, segment: LogSegment, state: ProducerState) -> int:
-        """Indexes, epochs and producer state from the batches; returns where the good ones end."""
+        """Rebuild indexes, epochs and producer state from the intact batches; returns the position where these end."""
         segment.reset()
         valid = 0
-        for position, header, batch in _good_batches(segment):
+        for position, header, batch in _intact_batches(segment):
             self._replay(segment, position, header, batch, state)
             valid = position + header.size_in_bytes
         segment.seal()
@@ -251,8 +254,8 @@ class _Loader:
             complete_transaction(segment, state, completed)
 
 
-def _good_batches(segment: LogSegment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Every batch from the start with a sane length, a right checksum and a rising offset; stops at the first other.
+def _intact_batches(segment: LogSegment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """The batches from the start, up to the first with an impossible length, a wrong checksum or a falling offset.
 
     Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for formats 0 and 1.
     """
@@ -283,7 +286,7 @@ def _good_batches(segment: LogSegment) -> Iterator[tuple[int, BatchHeader, memor
 
 
 def _is_old_format(data: bytes) -> bool:
-    """A whole message of format 0 or 1: its checksum holds. Zeros, as a power cut leaves them, are no message."""
+    """True for a whole message of format 0 or 1 with a valid checksum. Zeros, left by a power cut, do not count."""
     size = int.from_bytes(data[8:LOG_OVERHEAD_BYTES], "big", signed=True) + LOG_OVERHEAD_BYTES
     if data[MAGIC_POSITION] not in (0, 1) or not MAGIC_POSITION < size <= len(data):
         return False

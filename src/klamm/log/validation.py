@@ -1,9 +1,9 @@
-"""What a leader accepts from a client, and the bytes that it stores (Kafka's LogValidator).
+"""What a leader accepts from a client and a follower from its leader, and the bytes they store (Kafka's LogValidator).
 
-Checks come in Kafka's order, for clients act on the code: size before anything dear, then checksum, then the header,
-and the records only where the topic asks something of them: a key (compaction), a bounded time, another codec. In all
-other cases a batch stays opaque: its largest timestamp is believed as the producer wrote it. Base offset and leader
-epoch are written into a copy of the header; the records are never copied.
+The leader checks in Kafka's order, because clients act on the error code: the size before anything expensive, then the
+checksum, then the header. It reads the records only if the topic requires something of them: a key (compaction), a
+bounded timestamp, another codec. Otherwise a batch stays opaque, and the producer's largest timestamp is trusted. Base
+offset and leader epoch are written into a copy of the header; the records are never copied.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _CODECS: Final = {
 
 
 class AppendOrigin(Enum):
-    """Who appends: a client may not write control batches; a coordinator may, and its batches have no sequence."""
+    """Who appends. Clients must not write control batches; coordinators may, and their batches have no sequence."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class InvalidRecords(KafkaError):
-    """Some records of a batch were refused, and the batch with them: what Produce v8 lists as `record_errors`."""
+    """A batch is refused because of some of its records; Produce v8 lists them as `record_errors`."""
 
     def __init__(self, code: ErrorCode, record_errors: Sequence[tuple[int, str]]) -> None:
         super().__init__(code, record_errors[0][1])
@@ -57,7 +57,7 @@ class InvalidRecords(KafkaError):
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it goes to disk."""
+    """A batch as it is written to disk."""
 
     header: BatchHeader
     chunks: tuple[Buffer, ...]
@@ -68,32 +68,32 @@ class StoredBatch(NamedTuple):
 
 
 def check_batches(records: memoryview, config: TopicConfig, origin: AppendOrigin) -> list[tuple[int, BatchHeader]]:
-    """Position and header of each batch. A torn one at the end is ignored, as Kafka does."""
+    """Position and header of each batch. A torn batch at the end is ignored, as in Kafka."""
     batches = list(iter_batches(records))
     if not batches:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no complete record batch")
     for position, header in batches:
         if header.base_offset != 0 and origin is AppendOrigin.CLIENT:
-            raise _invalid(f"a base offset of {header.base_offset} instead of 0")
+            raise _invalid(f"base offset {header.base_offset} instead of 0")
         if header.size_in_bytes > config.max_message_bytes:
             raise _too_large(header.size_in_bytes, config)
         check_crc(records, position, header)
         if header.codec > Codec.ZSTD:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.codec}")
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {header.codec}")
         _check_header(header, origin)
     return batches
 
 
 def _check_header(header: BatchHeader, origin: AppendOrigin) -> None:
     if header.last_offset_delta < 0 or header.count <= 0 or header.count != header.last_offset_delta + 1:
-        raise _invalid(f"{header.count} records with a last offset delta of {header.last_offset_delta}")
+        raise _invalid(f"{header.count} records with last offset delta {header.last_offset_delta}")
     if origin is AppendOrigin.CLIENT:
         if header.is_control:
             raise _invalid("a control batch from a client")
         if header.has_producer_id and header.base_sequence < 0:
             raise _invalid(f"producer {header.producer_id} sent sequence {header.base_sequence}")
         if header.is_log_append_time:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "the timestamp type LogAppendTime is the broker's to set")
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the timestamp type LogAppendTime")
 
 
 def check_continues(
@@ -141,7 +141,7 @@ def assign_offsets(
 def store(
     batch: memoryview, header: BatchHeader, config: TopicConfig, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> StoredBatch:
-    """Offsets and leader epoch assigned, timestamps and codec as the topic wants them; raises what records fail."""
+    """Assign offsets and leader epoch, apply the topic's timestamp type and codec; raises for invalid records."""
     log_append_time = config.message_timestamp_type == "LogAppendTime"
     codec = header.codec if header.is_control else _CODECS.get(config.compression_type, header.codec)
     max_timestamp = header.max_timestamp
@@ -175,7 +175,7 @@ def _asks_about_records(config: TopicConfig, header: BatchHeader) -> bool:
 
 
 def _check_records(records: Sequence[Record], header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """All faults of a batch together; one bad timestamp makes the code INVALID_TIMESTAMP."""
+    """Reports all faults of a batch at once; one bad timestamp makes the error code INVALID_TIMESTAMP."""
     faults: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     compacted = "compact" in config.cleanup_policy
@@ -212,5 +212,6 @@ def _invalid(reason: str) -> KafkaError:
 
 def _too_large(size: int, config: TopicConfig) -> KafkaError:
     return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is larger than max.message.bytes={config.max_message_bytes}",
     )

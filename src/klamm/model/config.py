@@ -1,6 +1,6 @@
-"""Kafka's configuration keys with Kafka's defaults, and klamm's own, which begin with `klamm.` (design D8).
+"""Kafka's configuration keys with Kafka's defaults, and klamm's own keys, which begin with `klamm.` (design D8).
 
-One frozen value per broker, handed to constructors; there is no global configuration.
+Each broker has one frozen value, passed to constructors; there is no global configuration.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 GROWING_FILES: Final = "segment files grow as they are written"
 NO_DOWN_CONVERSION: Final = "batches are never converted; Fetch below version 4 is answered with an error"
 PROTOCOL_VERSIONS: Final = ("2.4", "2.5", "2.6")
-"""inter.broker.protocol.version that we serve. 2.7 and above need AlterPartition and topic ids."""
+"""The supported values of inter.broker.protocol.version. 2.7 and above need AlterPartition and topic ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class BrokerConfig:
     # Network
     socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, least=1, most=INT_MAX)
     connections_max_idle_ms: int = integer("connections.max.idle.ms", 600_000, least=-1)
-    """Without traffic for that long a connection is closed; -1: never."""
+    """A connection without traffic for that long is closed; -1 means never."""
     max_connections: int = integer("max.connections", INT_MAX, most=INT_MAX)
     max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, most=INT_MAX)
     max_connections_per_ip_overrides: tuple[str, ...] = words("max.connections.per.ip.overrides", ())
@@ -101,9 +101,9 @@ class BrokerConfig:
         "one log is cleaned at a time, since Python runs one thread at a time",
     )
     log_cleaner_dedupe_buffer_size: int = integer("log.cleaner.dedupe.buffer.size", 128 << 20, least=(1 << 20) + 1)
-    """Bytes for the keys of one cleaning, 24 for each; what does not fit is cleaned next time."""
+    """Memory for the keys of one cleaning, 24 bytes each; what does not fit is left for the next one."""
     log_cleaner_backoff_ms: int = integer("log.cleaner.backoff.ms", 15_000)
-    """Between two looks when nothing is to be cleaned."""
+    """Pause between two checks when no log needs cleaning."""
     log_cleaner_delete_retention_ms: int = integer("log.cleaner.delete.retention.ms", 24 * HOUR_MS)
     log_cleaner_min_compaction_lag_ms: int = integer("log.cleaner.min.compaction.lag.ms", 0)
     log_cleaner_max_compaction_lag_ms: int = integer("log.cleaner.max.compaction.lag.ms", LONG_MAX, least=1)
@@ -142,7 +142,7 @@ class BrokerConfig:
     controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3)
     controlled_shutdown_retry_backoff_ms: int = integer("controlled.shutdown.retry.backoff.ms", 5_000)
 
-    # Delegation tokens, which are not served yet: the controller's expiry task says so
+    # Delegation tokens are not supported yet; the controller's expiry task reports that.
     delegation_token_master_key: str = text("delegation.token.master.key", "")
     delegation_token_expiry_check_interval_ms: int = integer(
         "delegation.token.expiry.check.interval.ms", HOUR_MS, least=1
@@ -150,30 +150,30 @@ class BrokerConfig:
 
     # Our own
     controller_only: bool = boolean("klamm.controller.only", False)
-    """A dedicated controller node: placement gives it no replicas."""
+    """Makes a dedicated controller node: placement gives it no replicas."""
     controller_settle_ms: int = integer("klamm.controller.settle.ms", 3_000)
-    """How long a candidate is up, or a broken /controller stays broken, before the office is taken over."""
+    """How long a candidate must be up, or a broken /controller stay broken, before a broker takes over."""
     controller_fallback: bool = boolean("klamm.controller.fallback", True)
-    """false: a broker that is no candidate never stands while candidates are configured."""
+    """If false, only candidates may become controller as long as any are configured."""
     controller_heal: bool = boolean("klamm.controller.heal", True)
-    """false: an edited /controller stays as it is until somebody deletes it, as with Kafka."""
+    """If false, an edited /controller stays as it is until it is deleted, as in Kafka."""
     fast_failover: bool = boolean("klamm.fast.failover", False)
-    """Act on a broker, or a controller, whose port refuses, before its ZooKeeper session ends (design D11)."""
+    """Replace a broker or controller whose port refuses connections before its ZooKeeper session ends (design D11)."""
     state_change_log_dir: str = text("klamm.state.change.log.dir", "")
-    """Where state-change.log and state-change.json are written; empty: beside the first log directory."""
+    """Directory of state-change.log and state-change.json; by default that of the first log directory."""
     max_partitions_per_topic: int = integer("klamm.max.partitions.per.topic", 50_000, least=1, most=INT_MAX)
-    """What one request may make of a topic. Its assignment is one znode, and ZooKeeper takes a megabyte."""
+    """Limit for one request. The assignment of a topic is one znode, and ZooKeeper limits it to a megabyte."""
     http_listener: str = text("klamm.http.listener", "")
-    """HOST:PORT of the HTTP side, which serves /metrics; empty: none."""
+    """HOST:PORT of the HTTP listener, which serves /metrics; empty means none."""
 
     def validate(self) -> None:
-        """Relations between keys, which no single key can tell."""
+        """Checks that involve more than one key."""
         if not self.zookeeper_connect:
             raise ConfigError("zookeeper.connect is missing: it must be HOST:PORT[,HOST:PORT...][/chroot]")
         version = ".".join(self.inter_broker_protocol_version.split("-")[0].split(".")[:2])
         if version not in PROTOCOL_VERSIONS:
             raise ConfigError(
-                f"inter.broker.protocol.version={self.inter_broker_protocol_version} is not served: "
+                f"inter.broker.protocol.version={self.inter_broker_protocol_version} is not supported: "
                 f"it must be one of {', '.join(PROTOCOL_VERSIONS)} (2.7 and above need AlterPartition and topic ids)"
             )
         if not self.log_dirs:
@@ -194,7 +194,7 @@ class BrokerConfig:
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise ConfigError(
                 f"replica.fetch.wait.max.ms={self.replica_fetch_wait_max_ms} must not exceed "
-                f"replica.lag.time.max.ms={self.replica_lag_time_max_ms}: replicas would leave the ISR while they wait"
+                f"replica.lag.time.max.ms={self.replica_lag_time_max_ms}: replicas would leave the ISR while waiting"
             )
 
     @property
@@ -204,11 +204,11 @@ class BrokerConfig:
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """What the registration and Metadata say; the listeners themselves where nothing else is configured."""
+        """The endpoints in the registration and in Metadata; by default those of the listeners."""
         return parse_endpoints("advertised.listeners", self.advertised_listeners or self.listeners, self._protocols())
 
     def connections_by_ip(self) -> dict[str, int]:
-        """max.connections.per.ip.overrides: host name or address -> how many connections it may have."""
+        """max.connections.per.ip.overrides as host name or address -> maximum number of connections."""
         limits = {}
         for entry in self.max_connections_per_ip_overrides:
             host, colon, count = entry.rpartition(":")
@@ -223,12 +223,12 @@ class BrokerConfig:
 
     @property
     def control_plane_listener(self) -> str:
-        """Where the controller sends its requests: its own listener if there is one, else the inter-broker one."""
+        """The listener for requests of the controller: its own if one is configured, else the inter-broker listener."""
         return self.control_plane_listener_name.upper() or self.inter_broker_listener
 
     @property
     def shares_listener_with_clients(self) -> bool:
-        """Control requests arrive where clients connect too: without an authorizer any client could send them."""
+        """Clients and control requests use the same listener: without an authorizer any client could send them."""
         return len(self.endpoints) == 1
 
     def _protocols(self) -> dict[str, SecurityProtocol]:
@@ -285,7 +285,7 @@ def read_broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What /config/topics/<t> may override, on top of the broker's values."""
+    """What /config/topics/<topic> may override; the broker's values are the defaults."""
 
     cleanup_policy: tuple[str, ...] = words("cleanup.policy", ("delete",), allowed=("compact", "delete"))
     compression_type: str = choice("compression.type", "producer", CODECS)
@@ -344,7 +344,7 @@ TOPIC_DEFAULTS_FROM_BROKER: Final = {
     "segment_jitter_ms": "log_roll_jitter_ms",
     "segment_ms": "log_roll_ms",
 }
-"""Topic field -> the broker's field that it defaults to (Kafka calls it the synonym)."""
+"""Topic field -> the broker field with its default (Kafka calls it the synonym)."""
 
 
 def topic_defaults(broker: BrokerConfig) -> TopicConfig:
@@ -352,7 +352,7 @@ def topic_defaults(broker: BrokerConfig) -> TopicConfig:
 
 
 def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """Overrides on top of the broker's defaults. An unknown key or a bad value raises INVALID_CONFIG."""
+    """Apply overrides to the broker's defaults. An unknown key or an invalid value raises INVALID_CONFIG."""
     settings = settings_of(TopicConfig)
     values: dict[str, Any] = {}
     for key, raw in overrides.items():

@@ -1,7 +1,7 @@
-"""How a configuration key is declared and read: key, type, default, range, in one place per key.
+"""How a configuration key is declared and read: key, type, default and range in one place.
 
-A key that we do not support is named in a warning; an invalid value stops the start with the key, the value and what is
-allowed (design D8).
+A key without effect is named in a warning; an invalid value stops the start with the key, the value and what is allowed
+(design D8).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Setting:
     key: str
     parse: Parse
     allowed: str
-    """In words, for the error message."""
+    """What is allowed, in words, for the error message."""
     aliases: tuple[tuple[str, int], ...] = ()
-    """Keys of coarser units with their factor, finest first: the first one present wins (`log.retention.hours`)."""
+    """Keys in coarser units with their factor, finest first: the first one present wins (`log.retention.hours`)."""
     no_effect: str = ""
     """Why the key is accepted but changes nothing; empty for a key that is honoured."""
 
@@ -99,7 +99,7 @@ def words(key: str, default: tuple[str, ...], *, allowed: Sequence[str] = ()) ->
 
 
 def without_effect(field: Any, reason: str) -> Any:
-    """Declares a key that Kafka's files and tools set, and that changes nothing here: whoever sets it is warned."""
+    """Declares a key of Kafka that is accepted and changes nothing here; setting it causes a warning."""
     return _field(dataclasses.replace(field.metadata["setting"], no_effect=reason), field.default)
 
 
@@ -122,7 +122,7 @@ C = TypeVar("C")
 
 
 def read_settings(cls: type[C], properties: Mapping[str, str]) -> tuple[C, list[str]]:
-    """Build `cls` from Kafka-style properties; returns it with the keys that nothing reads, sorted."""
+    """Build `cls` from Kafka-style properties; returns it with the unknown keys, sorted."""
     values: dict[str, Any] = {}
     known: set[str] = set()
     for key, (name, setting) in settings_of(cls).items():

@@ -33,13 +33,13 @@ from klamm.pipelines.jars import require_spark
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_state import (
     AlreadyCommitted,
+    BatchRefused,
     Fenced,
     IngestState,
     LakeCommit,
     LakeError,
     OffsetRange,
-    Refused,
-    Write,
+    WriteBatch,
     app_id,
     check_batch,
     txn_version,
@@ -192,18 +192,18 @@ class TopicIngest:
         ranges = planned_ranges(self._checkpoints / str(self._epoch), batch, self._topic)
         decision = check_batch(self._log.state(), ranges, self._writer)
         match decision:
-            case Write():
+            case WriteBatch():
                 self._commit(rows, batch, ranges, decision)
             case AlreadyCommitted():
                 pass
             case Fenced():
                 raise LakeError(f"{self._table}: another ingest took over: {decision.by}")
-            case Refused():
+            case BatchRefused():
                 raise LakeError(f"{self._table}: batch {batch} refused: {decision.reason}")
             case _:
                 assert_never(decision)
 
-    def _commit(self, rows: DataFrame, batch: int, ranges: Mapping[int, OffsetRange], write: Write) -> None:
+    def _commit(self, rows: DataFrame, batch: int, ranges: Mapping[int, OffsetRange], write: WriteBatch) -> None:
         self._append(
             rows,
             LakeCommit(self._app, self._topic, self._epoch, write.seq, self._writer, batch, ranges, write.ends),

@@ -134,7 +134,7 @@ def fold_state(newest_first: Iterable[LakeCommit]) -> IngestState | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteBatch:
     """The batch joins the table: write it under this number; `ends` are the positions after it."""
 
     seq: int
@@ -154,31 +154,35 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BatchRefused:
     """The batch does not start where the table ends: writing it would leave a gap or write rows twice."""
 
     reason: str
 
 
-Decision: TypeAlias = Write | AlreadyCommitted | Fenced | Refused
+BatchDecision: TypeAlias = WriteBatch | AlreadyCommitted | Fenced | BatchRefused
 
 
-def check_batch(state: IngestState | None, ranges: Mapping[int, OffsetRange], writer: str) -> Decision:
+def check_batch(state: IngestState | None, ranges: Mapping[int, OffsetRange], writer: str) -> BatchDecision:
     """Whether a batch of these ranges may be written by `writer`, given what the table says now.
 
     A partition that the table has not seen may start anywhere: its first range is its beginning.
     """
     if state is None:
-        return Refused("the table has no state of an ingest any more: its claim is gone")
+        return BatchRefused("the table has no state of an ingest any more: its claim is gone")
     if state.writer != writer:
         return Fenced(by=f"{state.writer} (epoch {state.epoch})")
     for partition, planned in sorted(ranges.items()):
         if planned.end < planned.start:
-            return Refused(f"partition {partition}: the batch ends at {planned.end}, before its start {planned.start}")
+            return BatchRefused(
+                f"partition {partition}: the batch ends at {planned.end}, before its start {planned.start}"
+            )
     if all(state.ends.get(partition) == planned.end for partition, planned in ranges.items()):
         return AlreadyCommitted()
     for partition, planned in sorted(ranges.items()):
         end = state.ends.get(partition, planned.start)
         if end != planned.start:
-            return Refused(f"partition {partition}: the table ends at {end}, the batch starts at {planned.start}")
-    return Write(state.seq + 1, {**state.ends, **{partition: planned.end for partition, planned in ranges.items()}})
+            return BatchRefused(f"partition {partition}: the table ends at {end}, the batch starts at {planned.start}")
+    return WriteBatch(
+        state.seq + 1, {**state.ends, **{partition: planned.end for partition, planned in ranges.items()}}
+    )

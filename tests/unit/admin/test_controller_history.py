@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from klamm.admin.controller_history import Note, Term, notes, read_events, terms
+from klamm.admin.controller_history import ControllerTerm, Note, notes, read_events, terms
 from klamm.admin.pending_deletions import waits_for
 from klamm.model.partition import Assignment
 
@@ -30,9 +30,9 @@ def test_terms_of_several_brokers_in_the_order_of_epochs() -> None:
     ]
     events = list(read_events(lines))
     assert terms(events) == [
-        Term(1, 1, 100, "/controller was free", 300, "/controller names 7"),
-        Term(2, None, None, "not told by klamm"),  # 2 and 3: a JVM broker's
-        Term(4, 2, 500, "asked for by an operator"),
+        ControllerTerm(1, 1, 100, "/controller was free", 300, "/controller names 7"),
+        ControllerTerm(2, None, None, "not recorded by klamm"),  # 2 and 3: a JVM broker's
+        ControllerTerm(4, 2, 500, "asked for by an operator"),
     ]
     assert notes(events) == [Note(480, 2, "controller-moved", "asked for by an operator", "from broker 7 to broker 2")]
     assert terms([]) == []

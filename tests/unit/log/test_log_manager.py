@@ -270,7 +270,7 @@ async def test_deleted_partitions_are_renamed_then_removed(disk: FileDisk, one: 
 async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The former life's epochs and producers must not appear under a topic of the same name (design section 6)."""
+    """A new log of the same name must not show the epochs and producers of the deleted one."""
     partition = tp("a-0")
     async with started(disk, one) as logs:
         log = await create(logs, partition, CONFIG)
@@ -315,7 +315,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("name", ["not a partition", "t-x", "t"])
 async def test_a_foreign_directory_stops_the_start(disk: FileDisk, one: Path, name: str) -> None:
     (one / name).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="no partition directory"):
+    with pytest.raises(ConfigError, match="not a partition directory"):
         await manager(disk, one).load(lambda topic: CONFIG)
 
 

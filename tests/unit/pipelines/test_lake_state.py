@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from klamm.pipelines.lake_state import (
     AlreadyCommitted,
+    BatchRefused,
     Fenced,
     IngestState,
     LakeCommit,
     LakeError,
     OffsetRange,
-    Refused,
-    Write,
+    WriteBatch,
     check_batch,
     fold_state,
     parse_commit,
@@ -40,11 +40,11 @@ def claim(epoch: int, writer: str) -> LakeCommit:
 
 def test_a_batch_that_joins_is_written_and_moves_only_its_partitions() -> None:
     decision = check_batch(state({0: 10, 1: 7}), {0: OffsetRange(10, 15)}, "me")
-    assert decision == Write(5, {0: 15, 1: 7})
+    assert decision == WriteBatch(5, {0: 15, 1: 7})
 
 
 def test_the_first_batch_may_start_anywhere() -> None:
-    assert check_batch(state({}), {0: OffsetRange(40, 50)}, "me") == Write(5, {0: 50})
+    assert check_batch(state({}), {0: OffsetRange(40, 50)}, "me") == WriteBatch(5, {0: 50})
 
 
 def test_a_batch_executed_again_is_skipped() -> None:
@@ -63,7 +63,7 @@ def test_a_batch_executed_again_is_skipped() -> None:
 )
 def test_anything_else_is_refused_with_both_numbers(ranges: dict[int, OffsetRange], numbers: tuple[str, str]) -> None:
     decision = check_batch(state({0: 10, 1: 7}), ranges, "me")
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, BatchRefused)
     assert all(number in decision.reason for number in numbers)
 
 
@@ -73,7 +73,7 @@ def test_another_writer_fences_even_a_batch_that_joins() -> None:
 
 
 def test_a_table_whose_state_is_gone_is_not_written() -> None:
-    assert isinstance(check_batch(None, {0: OffsetRange(0, 1)}, "me"), Refused)
+    assert isinstance(check_batch(None, {0: OffsetRange(0, 1)}, "me"), BatchRefused)
 
 
 def test_positions_are_those_of_the_newest_batch_though_a_claim_came_after() -> None:
@@ -134,7 +134,7 @@ def test_no_history_of_crashes_and_take_overs_loses_or_doubles_an_offset(history
             now = fold_state(log)
             assert now is not None
             decision = check_batch(now, ranges, me)
-            if isinstance(decision, Write):
+            if isinstance(decision, WriteBatch):
                 log.insert(0, LakeCommit(APP, "orders", now.epoch, decision.seq, me, 0, ranges, decision.ends))
                 rows += range(*ranges[0])
         planned_from += length

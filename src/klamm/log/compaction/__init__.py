@@ -1,1 +1,1 @@
-"""The log cleaner: which log is due, what survives, and how the cleaned segments take their place."""
+"""The log cleaner: which log is due, which records survive, and how cleaned segments replace their sources."""

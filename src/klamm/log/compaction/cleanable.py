@@ -1,9 +1,9 @@
-"""Which log is cleaned next, and from where to where. Kafka's LogCleanerManager as decisions over what a log tells.
+"""Decides which log is cleaned next, and from which offset to which: the rules of Kafka's LogCleanerManager.
 
-A log is clean up to its checkpoint. What is dirty can be cleaned up to the segment that holds the last stable offset
-(KAFKA-13194: never above the high watermark), or a record younger than min.compaction.lag.ms, or that is active; and, a
-rule of ours, up to the recovery point: a recovery takes leader epochs from the batches, and after a cleaning they no
-longer tell.
+A log is clean up to its checkpoint. The dirty part can be cleaned up to the first segment that holds the last stable
+offset (KAFKA-13194: never above the high watermark) or a record younger than min.compaction.lag.ms, or that is active.
+klamm also stops at the recovery point: a recovery restores leader epochs from the batches, and a cleaning removes
+batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Cleanable(NamedTuple):
     log: Log
     first_dirty: int
     first_uncleanable: int
-    """Base offset of a segment, or `first_dirty` when nothing can be cleaned."""
+    """Base offset of a segment; `first_dirty` if nothing can be cleaned."""
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
-    """For how long max.compaction.lag.ms has been exceeded."""
+    """By how much max.compaction.lag.ms is exceeded."""
 
     @property
     def ratio(self) -> float:
@@ -60,7 +60,7 @@ def cleanable(log: Log, checkpoint: int | None, now_ms: int) -> Cleanable:
 
 
 def _first_dirty(log: Log, checkpoint: int | None) -> int:
-    """The log's start where the checkpoint is of another past: records deleted, or an end that is lost (KAFKA-6266)."""
+    """The checkpoint; the log start if the checkpoint lies outside the log, which lost records since (KAFKA-6266)."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint

@@ -1,8 +1,8 @@
-"""Transactions as a cleaner passes through a log: which batches were aborted, which markers nobody needs any more.
+"""Transactions as a cleaner passes through a log: which batches were aborted, and which markers can be removed.
 
-A marker stays until no batch of its transaction was met in the same pass: without it readers would wait for the end of
-a transaction, or take aborted records for committed ones. Kafka's CleanedTransactionMetadata, with KAFKA-13727: the
-caller hands in the aborted transactions of everything that is copied, not only of what was mapped.
+A marker stays as long as the same pass meets a batch of its transaction: without it, readers would wait for the end of
+the transaction or take aborted records for committed ones. Kafka's CleanedTransactionMetadata, with KAFKA-13727: the
+caller passes the aborted transactions of everything that is copied, not only of what was mapped.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
         self._to_come = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
         self._aborted: dict[int, AbortedEntry] = {}
-        """By producer: the aborted transaction that it is in here."""
+        """Producer id -> the aborted transaction in which its current batches are."""
         self._seen_aborted: set[int] = set()
-        """Producers of those that had a batch left."""
+        """Producers with a batch left of the aborted transaction."""
         self._seen_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Of a data batch: it goes, whatever its keys."""
+        """True if the data batch belongs to an aborted transaction: it is removed, whatever its keys."""
         self._advance_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -35,10 +35,10 @@ class CleanedTransactions:
         return aborted
 
     def end(self, header: BatchHeader, batch: Buffer) -> tuple[bool, AbortedEntry | None]:
-        """Of a control batch: may it go, and what the transaction index must say where it is kept for its data."""
+        """For a control batch: whether it can be removed, and if not, its entry for the transaction index, if any."""
         self._advance_to(header.last_offset)
         if header.count == 0:
-            return True, None  # cleaned before: only its producer's epoch is left
+            return True, None  # emptied by an earlier cleaning: it only carries its producer's epoch
         producer = header.producer_id
         match read_end_transaction_marker(batch).type:
             case ControlType.ABORT:

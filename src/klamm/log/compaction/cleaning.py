@@ -1,9 +1,9 @@
-"""One cleaning of one log, in steps small enough to share the disk pool: map the keys of the dirty part, then copy what
-stays, group by group, into segments that take the place of their sources.
+"""Cleans one log, in steps small enough to share the disk pool: maps the keys of the dirty part, then copies what
+stays, group by group, into segments that replace their sources.
 
-The steps run in the pool while the loop goes on using the log. So they read the sources by files of their own and touch
-nothing of a segment but what never changes. Everything else was gathered before, in the loop: that is the plan. Between
-two steps the loop may give the cleaning up; what was not swapped in is then removed.
+The steps run in the pool while the loop goes on using the log. So they open the source files themselves, and use only
+those parts of a segment that never change. Everything else is gathered before, in the loop: that is the plan. The loop
+may give a cleaning up between two steps; what has not been swapped in is then removed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from klamm.log.compaction.cleaned_transactions import CleanedTransactions
 from klamm.log.compaction.offset_map import OffsetMap, slots_for
 from klamm.log.compaction.record_filter import LastRecord, RecordFilter
 from klamm.log.compaction.swap import CLEANED_SUFFIX, Swap
+from klamm.log.files import size_of
 from klamm.log.indexes.transaction_index import AbortedEntry
 from klamm.log.producers.producer_state import ProducerState
 from klamm.log.segments.log_segment import RELATIVE_OFFSET_MAX, LogSegment
@@ -27,7 +28,7 @@ from klamm.wire.batch import HEADER_BYTES, BatchHeader, check_crc, corrupt, iter
 from klamm.wire.records import iter_records
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Read by one step: some ten milliseconds of a thread, after which others have their turn."""
+"""Bytes read by one step: some ten milliseconds of a thread, then other work has its turn."""
 
 Batches = list[tuple[memoryview, BatchHeader]]
 
@@ -37,17 +38,17 @@ class CleaningPlan:
     directory: str
     config: TopicConfig
     segments: list[LogSegment]
-    """From the log's first to the last that may be cleaned."""
+    """From the first one of the log to the last that can be cleaned."""
     first_dirty: int
     dirty_position: int
-    """In the segment that holds `first_dirty`: a boundary not behind it."""
+    """A batch boundary at or before `first_dirty`, in the segment that holds it."""
     first_uncleanable: int
     aborted: list[AbortedEntry]
     producers: dict[int, LastRecord]
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Segments that were last written to before lose tombstones and markers: those were clean for long enough."""
+        """Segments last modified before this time lose their tombstones and markers."""
         clean = [segment for segment in self.segments if segment.base_offset < self.first_dirty]
         return clean[-1].modified_ms() - self.config.delete_retention_ms if clean else 0
 
@@ -83,7 +84,6 @@ def last_records(producers: ProducerState) -> dict[int, LastRecord]:
 
 @dataclass(slots=True)
 class CleaningTally:
-    bytes_mapped: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -103,19 +103,20 @@ class Cleaning:
         self._buffer_bytes = buffer_bytes
         self.tally = CleaningTally()
         self.end_offset = plan.first_dirty
-        """Clean up to here, once all steps are done."""
+        """Where the clean part ends once all steps are done."""
 
     def steps(self) -> Generator[Swap | None, None, None]:
-        """Each `next` is a job of the pool. A Swap is to be carried out before the next one; KafkaError: bad data."""
+        """Each `next` is a job of the pool. The caller carries out a Swap before the next step."""
         plan = self._plan
-        horizon_ms = plan.delete_horizon_ms  # now: the segment that tells may be swapped out before the last group
+        # Now, because it depends on a segment that may be swapped out before the last group.
+        horizon_ms = plan.delete_horizon_ms
         offsets = OffsetMap(slots_for(plan.first_uncleanable - plan.first_dirty, self._buffer_bytes))
         yield from self._map(offsets)
         if offsets.latest_offset < plan.first_dirty:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"the keys of one batch at offset {plan.first_dirty} fill the whole map: "
-                f"log.cleaner.dedupe.buffer.size={self._buffer_bytes} is too small",
+                f"log.cleaner.dedupe.buffer.size={self._buffer_bytes} is too small for the keys of the batch at offset "
+                f"{plan.first_dirty}",
             )
         self.end_offset = offsets.latest_offset + 1
         self.tally.buffer_utilization = offsets.utilization
@@ -128,23 +129,22 @@ class Cleaning:
     # --- (a) the map -------------------------------------------------------------------------------------------------
 
     def _map(self, offsets: OffsetMap) -> Iterator[None]:
-        """Until the dirty part ends or the map is full; one that ends inside a segment goes on there next time."""
+        """Until the dirty part ends or the map is full. If it is full, the next cleaning goes on at that offset."""
         plan = self._plan
         dirty = [s for s in _with_ends(plan.segments, plan.first_uncleanable) if s[1] > plan.first_dirty]
         transactions = CleanedTransactions([entry for entry in plan.aborted if entry.last_offset >= plan.first_dirty])
         for segment, end in dirty:
             start = plan.dirty_position if segment.base_offset < plan.first_dirty else 0
             for batches in self._chunks(segment, start):
-                self.tally.bytes_mapped += sum(map(len, (batch for batch, _ in batches)))
                 if not all(self._map_batch(batch, header, transactions, offsets) for batch, header in batches):
                     return
                 yield
-            offsets.latest_offset = end - 1  # also where the last offsets are a gap
+            offsets.latest_offset = end - 1  # even if the last offsets are a gap
 
     def _map_batch(
         self, batch: Buffer, header: BatchHeader, transactions: CleanedTransactions, offsets: OffsetMap
     ) -> bool:
-        """False if there was no room for all of its keys: what it put there lies above the latest offset."""
+        """False if there is no room for all of its keys; those it did map lie above the latest offset."""
         start = self._plan.first_dirty
         if header.is_control:
             transactions.end(header, batch)
@@ -161,18 +161,13 @@ class Cleaning:
     def _groups(self) -> list[list[LogSegment]]:
         segments = [segment for segment in self._plan.segments if segment.base_offset < self.end_offset]
         sizes = [
-            SegmentSize(s.base_offset, s.size, self._size_of(s.offset_index.path), self._size_of(s.time_index.path))
+            SegmentSize(
+                s.base_offset, s.size, size_of(self._disk, s.offset_index.path), size_of(self._disk, s.time_index.path)
+            )
             for s in segments
         ]
         limits = self._plan.config.segment_bytes, self._plan.config.segment_index_bytes
         return [segments[group] for group in group_segments(sizes, *limits, self._plan.first_uncleanable)]
-
-    def _size_of(self, path: str) -> int:
-        file = self._disk.open(path)
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _clean(self, group: list[LogSegment], records: RecordFilter, horizon_ms: int) -> Iterator[Swap | None]:
         plan, disk = self._plan, self._disk
@@ -194,7 +189,7 @@ class Cleaning:
             yield Swap(disk, plan.directory, group, self._segment(group[0].base_offset, modified_ms))
         finally:
             cleaned.close_files()
-            for path in cleaned.paths:  # there are none once it was swapped in
+            for path in cleaned.paths:  # they are gone once it was swapped in
                 if disk.exists(path):
                     disk.remove(path)
 
@@ -227,7 +222,7 @@ class Cleaning:
         self.tally.bytes_written += size
 
     def _chunks(self, segment: LogSegment, position: int) -> Iterator[Batches]:
-        """Whole batches from `position` on, with good checksums: damage must not get a new one here."""
+        """Whole batches from `position` on. Checksums are verified: damaged records must not get a valid one here."""
         file = self._disk.open(segment.log_path)
         try:
             size = CHUNK_BYTES
@@ -262,7 +257,7 @@ class SegmentSize(NamedTuple):
 
 
 def group_segments(sizes: Sequence[SegmentSize], segment_bytes: int, index_bytes: int, end_offset: int) -> list[slice]:
-    """Neighbours that fit into one segment together, so that logs do not fall apart into ever smaller ones.
+    """Group neighbours that fit into one segment, so that segments do not become ever smaller.
 
     >>> small = [SegmentSize(base, 40, 8, 12) for base in (0, 10, 20, 30)]
     >>> group_segments(small, 100, 1000, 40)

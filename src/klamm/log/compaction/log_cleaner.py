@@ -1,10 +1,9 @@
 """The log cleaner: one task that cleans the filthiest compacted log, again and again, and rests when none is due.
 
-It owns `cleaner-offset-checkpoint`: for each log the offset up to which it is clean. Whoever deletes a log, cuts it or
-moves it does so at once and waits for nothing: after each step a cleaning asks whether the log is still the one that it
-began with, and is given up if not. Only a new log of the same name waits, until the last step of its predecessor's
-cleaning is over. Data that cannot be cleaned makes its partition uncleanable until the next start, and is reported; the
-others go on.
+It owns `cleaner-offset-checkpoint`: for each log the offset up to which it is clean. A deletion, truncation or move
+never waits for a cleaning: after each step the cleaning checks that the log has not changed, and is given up if it
+has. Only the creation of a log of the same name waits, until the last step of the old log's cleaning is over. Data that
+cannot be cleaned makes its partition uncleanable until the next start, and is reported; the others go on.
 """
 
 from __future__ import annotations
@@ -43,31 +42,31 @@ class LogCleaner:
         self._registry = registry
         self._checkpoints = checkpoints
         self._offsets: dict[TopicPartition, int] = {}
-        """First dirty offset, as the checkpoints have it."""
+        """First dirty offsets, as in the checkpoints."""
         self._uncleanable: set[TopicPartition] = set()
         self._paused: Counter[TopicPartition] = Counter()
         self._busy: dict[TopicPartition, asyncio.Event] = {}
-        """What is being cleaned, and the event of its end."""
+        """Logs that are being cleaned, each with an event for its end."""
         self._stop = asyncio.Event()
         self._last_run_ms = clock.wall_ms()
         self.max_dirty_ratio = 0.0
         self.max_overdue_ms = 0
-        """For how long the log that waits longest should have been cleaned, at the last look."""
+        """By how much the most overdue log exceeded max.compaction.lag.ms when last checked."""
         self.last = CleaningTally()
         self.last_seconds = 0.0
 
-    # --- what others tell it -----------------------------------------------------------------------------------------
+    # --- changes of logs ---------------------------------------------------------------------------------------------
 
     def remember(self, directory: LogDirectory, offsets: Mapping[TopicPartition, int]) -> None:
-        """From the checkpoint of a directory that was loaded. An entry without its log must not wait there until there
-        is another of that name. Raises OSError."""
+        """Take over the checkpoint of a loaded directory. Entries without a log are dropped: they must not apply to a
+        later log of the same name. Raises OSError."""
         here = {at: offset for at, offset in offsets.items() if self._registry.home_of(at) is directory}
         self._offsets.update(here)
         if len(here) < len(offsets):
             self.write_checkpoint(directory)
 
     def forget(self, partition: TopicPartition) -> bool:
-        """The log is being deleted. True if the checkpoint of its directory is to be written after that."""
+        """The log is being deleted. True if the caller must write the checkpoint of its directory afterwards."""
         self._uncleanable.discard(partition)
         return self._offsets.pop(partition, None) is not None
 
@@ -79,14 +78,14 @@ class LogCleaner:
             self.write_checkpoint(directory)
 
     def write_checkpoint(self, directory: LogDirectory) -> None:
-        """In the loop, as everything that a deletion or a truncation must not find half done. Raises OSError."""
+        """Runs in the loop, so that no deletion or truncation finds it half done. Raises OSError."""
         if directory.failure is None and directory.loaded:
             offsets = {at: offset for at, offset in self._offsets.items() if self._registry.home_of(at) is directory}
             directory.write_cleaner_offsets(offsets)
 
     @contextmanager
     def paused(self, partition: TopicPartition) -> Iterator[None]:
-        """Nothing of this log is cleaned, so that a copy of it is as clean as the checkpoint says."""
+        """The log is not cleaned, so that a copy of it is as clean as the checkpoint says."""
         self._paused[partition] += 1
         try:
             log = self._registry.get(partition)
@@ -102,7 +101,7 @@ class LogCleaner:
         return partition in self._busy
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Until no step of a cleaning of these is under way."""
+        """Wait until no cleaning of these partitions is under way."""
         for event in [self._busy[partition] for partition in partitions if partition in self._busy]:
             await event.wait()
 
@@ -118,12 +117,12 @@ class LogCleaner:
                     pass  # the rest is over
 
     async def close(self) -> None:
-        """No step is under way any more, and none begins."""
+        """Returns when no step is under way; none begins afterwards."""
         self._stop.set()
         await self.settled(list(self._busy))
 
     async def clean_filthiest(self) -> bool:
-        """True if there was something to clean and it was cleaned, or given up because the log changed."""
+        """True if a log was due, and was cleaned or given up because it changed."""
         self._last_run_ms = self._clock.wall_ms()
         found = await self._choose()
         return found is not None and await self._clean(found)
@@ -139,7 +138,7 @@ class LogCleaner:
         self.max_dirty_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
         self.max_overdue_ms = max((candidate.overdue_ms for candidate in candidates), default=0)
         found = filthiest(candidates)
-        # While the others were looked at it may have gone, or we were told to stop.
+        # The log may have been removed, or the cleaner stopped, while the other logs were checked.
         return found if found is not None and self._is_current(found.log) and not self._stop.is_set() else None
 
     def _look_at(self, log: Log) -> Cleanable:
@@ -151,14 +150,14 @@ class LogCleaner:
         try:
             return await self._clean_as_long_as_it_is_the_same(log, generation)
         except OSError as error:
-            if self._may_go_on(log, generation):  # else its files went, or were cut, under a step that read them
+            if self._may_go_on(log, generation):  # otherwise a step read files that were removed or truncated
                 log.fail(error)
             return True
         except Exception:
-            # Whatever it is: were this task to die of it, every compacted log would grow without end.
+            # Any exception: if it ended this task, every compacted log would grow without end.
             if not self._may_go_on(log, generation):
                 return True
-            logger.exception("%s cannot be cleaned, and is left as it is until the next start", partition)
+            logger.exception("%s cannot be cleaned and stays as it is until the next start", partition)
             self._uncleanable.add(partition)
             return False
         finally:
@@ -166,10 +165,10 @@ class LogCleaner:
             ended.set()
 
     async def _clean_as_long_as_it_is_the_same(self, log: Log, generation: int) -> bool:
-        began, found = self._clock.monotonic(), self._look_at(log)  # again: there were others to look at since
+        began, found = self._clock.monotonic(), self._look_at(log)  # again: checking the other logs took time
         if not found.is_due:
             return True
-        self._checkpoints.write_recovery_point_of(log)  # a recovery must not begin in what is cleaned
+        self._checkpoints.write_recovery_point_of(log)  # a recovery must not begin in the cleaned part
         cleaning = Cleaning(self._disk, plan_cleaning(found), self._config.log_cleaner_dedupe_buffer_size)
         steps = cleaning.steps()
         try:
@@ -179,11 +178,11 @@ class LogCleaner:
                 if isinstance(step, Swap):
                     await self._swap_in(log, step)
             if not self._may_go_on(log, generation):
-                logger.info("%s changed while it was cleaned: given up", log.topic_partition)
-                await self._disk.run(steps.close)  # there may be much to unlink
+                logger.info("%s changed during its cleaning, which is given up", log.topic_partition)
+                await self._disk.run(steps.close)  # there may be many files to remove
                 return True
         finally:
-            if getgeneratorstate(steps) != GEN_RUNNING:  # it does if we were cancelled: nobody can stop a thread
+            if getgeneratorstate(steps) != GEN_RUNNING:  # it is after a cancellation: a thread cannot be stopped
                 steps.close()
         self._cleaned(log, found, cleaning, self._clock.monotonic() - began)
         return True
@@ -192,7 +191,7 @@ class LogCleaner:
         log.begin_swap(swap)
         await self._disk.run(swap.make_safe)
         if not log.failed:
-            log.finish_swap()  # if a truncation did not have to
+            log.finish_swap()  # unless a truncation finished it already
 
     def _is_current(self, log: Log) -> bool:
         return not log.failed and self._registry.get(log.topic_partition) is log
@@ -214,7 +213,7 @@ class LogCleaner:
         self.write_checkpoint(directory)
         self.last, self.last_seconds = tally, seconds
         logger.info(
-            "%s cleaned from %d to %d in %.1f s: %d of %d records and %d of %d bytes are left",
+            "%s cleaned from offset %d to %d in %.1f s: %d of %d records and %d of %d bytes are left",
             partition,
             found.first_dirty,
             cleaning.end_offset,

@@ -1,9 +1,9 @@
-"""Key -> last offset, for the keys of the dirty part of one log, in a fixed number of bytes.
+"""Key -> last offset, for the keys in the dirty part of one log, in a fixed number of bytes.
 
-Kafka's SkimpyOffsetMap: 24 bytes a slot, 16 of a digest of the key and 8 of the offset, open addressing in three flat
-arrays. A dict of the same keys takes seven times the memory, and it is memory that decides how much of a log one pass
-can clean. Two keys with one digest would be taken for one: with 128 bits that does not happen by chance, and the digest
-is one for which nobody can make it happen (Kafka's is MD5).
+Kafka's SkimpyOffsetMap: 24 bytes per slot, 16 for a digest of the key and 8 for the offset, with open addressing in
+three flat arrays. A dict of the same keys takes seven times the memory, and memory limits how much of a log one pass
+cleans. Two keys with the same digest would be taken for one: with 128 bits this does not happen by chance, and nobody
+can construct a collision of this digest (Kafka uses MD5).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class OffsetMap:
         self._high = array("Q", bytes(8 * slots))
         self._low = array("Q", bytes(8 * slots))
         self._next = array("q", bytes(8 * slots))
-        """Offset + 1, so that zero says: free."""
+        """Offset + 1; 0 means that the slot is free."""
         self._count = 0
         self.latest_offset = -1
-        """Everything up to here is in the map; what lies above is nobody's business yet."""
+        """Every key up to this offset is in the map; records above it are not cleaned yet."""
 
     def __len__(self) -> int:
         return self._count
@@ -38,7 +38,7 @@ class OffsetMap:
         return self._count / self._slots
 
     def put(self, key: bytes, offset: int) -> bool:
-        """False if there is no room for one more key; then nothing changed."""
+        """False, and nothing changed, if there is no room for another key."""
         high, low, slot = self._find(key)
         if not self._next[slot]:
             if self._count >= self._capacity:
@@ -49,11 +49,11 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """-1 if the key is not here."""
+        """-1 if the key is not in the map."""
         return self._next[self._find(key)[2]] - 1
 
     def _find(self, key: bytes) -> tuple[int, int, int]:
-        """The digest in two halves, and the slot that has it or would take it. One slot at least is always free."""
+        """The digest in two halves, and the slot that holds it or is free for it. At least one slot is always free."""
         high, low = _DIGEST.unpack(blake2b(key, digest_size=_DIGEST.size).digest())
         slots, highs, lows, offsets = self._slots, self._high, self._low, self._next
         slot = high % slots
@@ -65,7 +65,7 @@ class OffsetMap:
 
 
 def slots_for(offsets: int, buffer_bytes: int) -> int:
-    """As many as a range of so many offsets can need, within the buffer.
+    """The number of slots that a range of `offsets` offsets can need, limited by the buffer.
 
     >>> slots_for(9, 1 << 20), slots_for(10**9, 1 << 20)
     (12, 43690)

@@ -1,15 +1,15 @@
-"""Which records of a batch survive a compaction, and the batch that carries them: the table of Kafka's Cleaner.
+"""Which records of a batch survive a compaction, and the batch that carries them: the rules of Kafka's Cleaner.
 
-    a record with a key         its offset is the key's last, and it has a value or tombstones are kept
-    a record without a key      never; clients cannot write one
-    beyond what was mapped      always
-    of an aborted transaction   never
-    a marker                    until no batch of its transaction is left, and as long as tombstones are kept; its bytes
-                                are never looked up as a key (KAFKA-14055)
-    a live producer's last      as an empty batch if all else goes; its last marker if it has no data
+    record with a key                 kept if it is the last one with its key and has a value; tombstones for a while
+    record without a key              never kept; clients cannot write one
+    record above the mapped offsets   always kept
+    record of an aborted transaction  never kept
+    marker                            kept while a batch of its transaction is left, and as long as tombstones are; its
+                                      bytes are never looked up as a key (KAFKA-14055)
+    last batch of a live producer     kept, without records if need be; its last marker if it has no data
 
-What is kept whole is copied byte for byte. Anything else keeps base offset, last offset, producer, epochs, codec and
-kind of timestamp; so offsets never change, and sequences neither.
+A batch that keeps all its records is copied byte for byte. Any other keeps base offset, last offset, producer, epochs,
+codec and timestamp type: neither offsets nor sequence numbers ever change.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from klamm.wire.records import Record, build_batch, iter_records
 
 
 class LastRecord(NamedTuple):
-    """Of a producer that is remembered."""
+    """The last batch of a producer that the log still knows."""
 
     data_offset: int | None
-    """Last offset of its last data batch; None if it has none but a marker."""
+    """Last offset of its last data batch; None if it only has a marker."""
     epoch: int
 
 
 class Filtered(NamedTuple):
     batch: Buffer | None
-    """None: nothing of it is left."""
+    """None if nothing is left of it."""
     aborted: AbortedEntry | None = None
-    """For the transaction index of the segment that the batch goes to."""
+    """Its entry for the transaction index of the new segment."""
 
 
 class RecordFilter:
@@ -54,7 +54,7 @@ class RecordFilter:
         self.records_without_key = 0
 
     def filter(self, batch: Buffer, header: BatchHeader, *, keep_deletes: bool) -> Filtered:
-        """`keep_deletes`: tombstones and markers of this segment are not yet old enough to go."""
+        """`keep_deletes`: tombstones and markers of this segment are not old enough to be removed."""
         self.records_read += header.count
         needed = self._is_last_of_producer(header)
         if header.is_control:
@@ -104,6 +104,6 @@ def _rebuilt(header: BatchHeader, records: list[Record]) -> bytes:
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Only a header; it keeps the largest timestamp, as the JVM's does."""
+    """Only a header, with the largest timestamp, as in Kafka."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     return pack_batch(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0), b"")

@@ -1,11 +1,11 @@
-"""A cleaned segment takes the place of those it was made from: whole, or not at all, whenever the process dies.
+"""Replaces segments by the cleaned segment made from them: completely or not at all, whenever the process dies.
 
-(a) its files are complete and synced under names that end in `.cleaned`: a crash throws them away;
-(b) they are renamed to `.swap`, the log first: as long as one is still `.cleaned` the sources count, then it does;
-(c) the directory is synced, in the pool: before a source goes, what replaces it is safe;
-(d) the sources are renamed to `.deleted`, to be unlinked when nobody reads them any more;
-(e) `.swap` is taken off the names, the log last: whatever else is missing then is built anew from it.
-A restart after (b) finishes what was begun. These are Kafka's names and its order, so either can finish for the other.
+(a) the new files are complete and synced under names that end in `.cleaned`: a restart removes them;
+(b) they are renamed to `.swap`, the log first: while one is still `.cleaned` the sources are valid, then the new ones;
+(c) the directory is synced, in the pool: the replacement is safe before a source is removed;
+(d) the sources are renamed to `.deleted`, to be removed when no reader needs them;
+(e) the suffix `.swap` is dropped, from the log last: whatever else is missing then is rebuilt from it.
+A restart after (b) finishes the swap. Names and order are Kafka's, so klamm and Kafka can finish each other's swaps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Swap:
         self._directory = directory
         self.sources = list(sources)
         self.replacement = replacement
-        """Under its final names, which nothing may open before the end."""
+        """Has its final names already; nothing may open it before the swap is finished."""
         self._is_safe = False
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class Swap:
             self._is_safe = True
 
     def finish(self) -> list[str]:
-        """(d) and (e); returns the paths that are to be unlinked."""
+        """(d) and (e); returns the paths to remove later."""
         self.make_safe()
         renamed = [path for source in self.sources for path in source.rename_deleted()]
         log_path, *index_paths = self.replacement.paths
@@ -55,7 +55,7 @@ class Swap:
 
 
 def finish_swaps(disk: Disk, directory: str) -> None:
-    """What a former life began, before anything in the directory is opened."""
+    """Finish the swaps that the previous run began, before anything in the directory is opened."""
     found = [(name, offset) for name in disk.list(directory) if (offset := offset_in(name)) is not None]
     unfinished = min((offset for name, offset in found if name.endswith(CLEANED_SUFFIX)), default=None)
     swapped = [offset for name, offset in found if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
@@ -64,7 +64,7 @@ def finish_swaps(disk: Disk, directory: str) -> None:
             _finish(disk, directory, base, found)
     for name, base in found:
         if name.endswith(_SWAPPED_INDEXES) and base not in swapped:
-            # A JVM takes `.swap` off the log first. Which of the indexes beside it are the new ones, nobody knows.
+            # A JVM drops `.swap` from the log first; it is then unknown which of the indexes beside it are new.
             for path in (f"{directory}/{base:020d}{suffix}" for suffix in INDEX_SUFFIXES):
                 if disk.exists(path):
                     disk.remove(path)
@@ -83,7 +83,7 @@ def _finish(disk: Disk, directory: str, base: int, found: list[tuple[str, int]])
 
 
 def _end_of(disk: Disk, path: str, base: int) -> int:
-    """After its last batch. A source beyond lost everything in the cleaning; if it is still there, so is the next."""
+    """Offset after its last batch. A source beyond it lost all records; if it is still there, so are those after it."""
     file = disk.open(path)
     try:
         end, position, size = base + 1, 0, file.size()

@@ -1,1 +1,1 @@
-"""Log directories and the small files in them: locks, checkpoints, names, removal."""
+"""Log directories: their locks, names and checkpoints, and the removal of deleted files."""

@@ -1,8 +1,8 @@
 """The small text files beside the logs: offset checkpoints, leader epochs, meta.properties.
 
-A checkpoint is Kafka's `CheckpointFile`: a line with the version (0), a line with the number of entries, one line an
-entry. An empty file, or one without a count, has no entries; anything else that does not add up is a storage error.
-All are written atomically and synced, directory included (KAFKA-3968, KAFKA-16541).
+A checkpoint is Kafka's `CheckpointFile`: a line with the version (0), a line with the number of entries, then one line
+per entry. An empty file, or one without a count, has no entries; any other inconsistency is a storage error. Files are
+written atomically and synced together with their directory (KAFKA-3968, KAFKA-16541).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode_lines(entries: Iterable[tuple[object, ...]]) -> bytes:
 
 
 def decode_lines(path: str, data: bytes, fields: int) -> list[list[str]]:
-    """The fields of each line. Raises KAFKA_STORAGE_ERROR with the path and what is wrong with it."""
+    """The fields of each line. Raises KAFKA_STORAGE_ERROR with the path and the fault."""
     lines = data.decode("utf-8", "replace").splitlines()
     if not lines:
         return []
@@ -47,7 +47,7 @@ def decode_lines(path: str, data: bytes, fields: int) -> list[list[str]]:
         return []
     entries = [line.split() for line in lines[2:] if line.strip()]
     if not lines[1].strip().isdigit() or int(lines[1]) != len(entries):
-        raise _malformed(path, f"{lines[1]!r} entries announced, {len(entries)} found")
+        raise _malformed(path, f"it announces {lines[1]!r} entries and has {len(entries)}")
     for entry in entries:
         if len(entry) != fields:
             raise _malformed(path, f"line {' '.join(entry)!r}")
@@ -55,7 +55,7 @@ def decode_lines(path: str, data: bytes, fields: int) -> list[list[str]]:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Empty when there is no such file."""
+    """Empty if there is no such file."""
     if not disk.exists(path):
         return {}
     try:
@@ -72,16 +72,16 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
 
 
 def read_meta(disk: Disk, path: str) -> MetaProperties | None:
-    """None when there is none yet. Keys that we do not know (later versions have some) are left alone."""
+    """None if there is no file yet. Unknown keys, which later versions write, are ignored."""
     if not disk.exists(path):
         return None
     properties = parse_properties(disk.read(path).decode("utf-8", "replace"))
     version = properties.get("version", "0")
     if version != "0":
-        raise ConfigError(f"{path}: version={version} is not known: it must be 0 (a directory formatted for KRaft?)")
+        raise ConfigError(f"{path}: unknown version={version}: it must be 0 (is this a directory formatted for KRaft?)")
     broker_id = properties.get("broker.id")
     if broker_id is not None and not broker_id.isdigit():
-        raise ConfigError(f"{path}: broker.id={broker_id} is no broker id")
+        raise ConfigError(f"{path}: broker.id={broker_id} is not a broker id")
     return MetaProperties(None if broker_id is None else BrokerId(int(broker_id)), properties.get("cluster.id"))
 
 

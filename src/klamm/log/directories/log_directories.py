@@ -1,11 +1,11 @@
-"""The log directories of a broker together: locked, of one broker and one cluster, and which of them still work."""
+"""All log directories of a broker: their locks, whether they belong to one broker and cluster, and which are online."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from klamm.log.directories.checkpoints import MetaProperties
-from klamm.log.directories.log_directory import Kind, LogDirectory, PartitionDirectory
+from klamm.log.directories.log_directory import DirectoryKind, LogDirectory, PartitionDirectory
 from klamm.model.errors import ConfigError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
@@ -31,15 +31,15 @@ class LogDirectories:
         return [directory.path for directory in self if directory.failure is not None]
 
     def lock(self) -> None:
-        """ConfigError if another process has one of them, or none can be used; one that cannot is offline."""
+        """ConfigError if another process holds a directory or none can be used; a single unusable one goes offline."""
         for directory in self:
             try:
                 directory.lock()
             except BlockingIOError:
                 self.unlock()
                 raise ConfigError(
-                    f"log.dirs: {directory.path} is in use by another process (its .lock is held): "
-                    f"every broker needs directories of its own"
+                    f"log.dirs: {directory.path} is in use by another process, which holds its .lock: "
+                    f"every broker needs its own directories"
                 ) from None
             except OSError as error:
                 directory.failure = error
@@ -52,7 +52,7 @@ class LogDirectories:
             directory.unlock()
 
     def read_meta(self) -> MetaProperties:
-        """What they agree on; ConfigError where they contradict each other."""
+        """The content of meta.properties, on which all must agree; ConfigError if they do not."""
         known: dict[MetaProperties, str] = {}
         for directory in self.online():
             meta = directory.read_meta()
@@ -64,7 +64,7 @@ class LogDirectories:
         return next(iter(known), MetaProperties(None, None))
 
     def verify_and_write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """ConfigError for directories of another broker or cluster; written where it is missing."""
+        """ConfigError for directories of another broker or cluster; writes meta.properties where it is missing."""
         meta = self.read_meta()
         where = ", ".join(directory.path for directory in self.online())
         if meta.cluster_id is not None and meta.cluster_id != cluster_id:
@@ -82,8 +82,8 @@ class LogDirectories:
                 directory.write_meta(broker_id, cluster_id)
 
     def survey(self) -> dict[LogDirectory, list[tuple[str, PartitionDirectory]]]:
-        """Every partition directory, before anything is touched: a partition in two places, or a directory that is
-        none, stops the start. A log directory that cannot be listed is offline."""
+        """Find every partition directory, before anything is changed. A partition in two places, or a directory that is
+        not a partition directory, stops the start. A log directory that cannot be listed goes offline."""
         found: dict[LogDirectory, list[tuple[str, PartitionDirectory]]] = {}
         home: dict[TopicPartition, str] = {}
         for directory in self.online():
@@ -93,7 +93,7 @@ class LogDirectories:
                 directory.failure = error
                 continue
             for path, (partition, kind) in found[directory]:
-                if kind is not Kind.CURRENT:
+                if kind is not DirectoryKind.CURRENT:
                     continue
                 if partition in home:
                     raise ConfigError(f"log.dirs: {partition} exists twice, {home[partition]} and {path}: remove one")

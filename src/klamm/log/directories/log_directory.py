@@ -1,8 +1,8 @@
-"""One log directory: its lock, its checkpoints, its clean-shutdown marker, and the names of what is in it.
+"""One log directory: its lock, its checkpoints, its clean-shutdown marker, and the names of its partition directories.
 
-A directory that fails once stays offline until the next start. Names: `<topic>-<partition>`, with `.<32 hex>-delete`
-while it waits for removal and `.<32 hex>-future` while a replica moves between directories; what later Kafka versions
-leave beside them is skipped.
+A directory that fails once stays offline until the next start. A partition lives in `<topic>-<partition>`; the suffix
+`.<32 hex>-delete` marks a directory that waits for removal, `.<32 hex>-future` the copy of a replica that moves between
+directories. What later Kafka versions leave beside them is skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
 NAME_MAX: Final = 255
 
 
-class Kind(Enum):
+class DirectoryKind(Enum):
     CURRENT = "current"
     DELETE = "delete"
     FUTURE = "future"
@@ -47,13 +47,13 @@ class Kind(Enum):
 
 class PartitionDirectory(NamedTuple):
     partition: TopicPartition
-    kind: Kind
+    kind: DirectoryKind
 
 
 def parse_name(name: str) -> PartitionDirectory | None:
     """
     >>> parse_name("a-b-3")
-    PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<Kind.CURRENT: 'current'>)
+    PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<DirectoryKind.CURRENT: 'current'>)
     >>> parse_name("no partition") is None
     True
     """
@@ -61,11 +61,11 @@ def parse_name(name: str) -> PartitionDirectory | None:
     if match is None:
         return None
     partition = TopicPartition(match["topic"], int(match["partition"]))
-    return PartitionDirectory(partition, Kind(match["kind"] or "current"))
+    return PartitionDirectory(partition, DirectoryKind(match["kind"] or "current"))
 
 
 def deleted_name(partition: TopicPartition, unique: str) -> str:
-    """The topic is cut so that the name fits a file system.
+    """The topic is shortened so that the name is valid on any file system.
 
     >>> len(deleted_name(TopicPartition("t" * 249, 0), "0" * 32))
     255
@@ -75,15 +75,15 @@ def deleted_name(partition: TopicPartition, unique: str) -> str:
 
 
 def future_name(partition: TopicPartition, unique: str) -> str:
-    """Not cut: the partition must be read from it. INVALID_TOPIC_EXCEPTION where no file system would take it."""
+    """Not shortened, since the partition is read from it. Raises INVALID_TOPIC_EXCEPTION if the name is too long."""
     name = f"{partition}.{unique}-future"
     if len(name) > NAME_MAX:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is longer than {NAME_MAX} characters")
     return name
 
 
-class Past(NamedTuple):
-    """What the last life of the broker left beside the logs."""
+class PreviousRun(NamedTuple):
+    """What the previous run of the broker left beside the logs."""
 
     clean: bool
     recovery_points: dict[TopicPartition, int]
@@ -99,7 +99,7 @@ class LogDirectory:
         self.failure: OSError | None = None
         """Why it is offline."""
         self.loaded = False
-        """Before that its checkpoints must not be rewritten: they would lose the logs that are still to come."""
+        """Until then its checkpoints must not be written: they would lose the logs that are not loaded yet."""
         self.log_count = 0
         self._release: Callable[[], None] | None = None
 
@@ -107,7 +107,7 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def lock(self) -> None:
-        """Raises BlockingIOError if another process has it."""
+        """Raises BlockingIOError if another process holds the lock."""
         self._disk.make_directories(self.path)
         self._release = self._disk.lock(self.file(LOCK))
 
@@ -122,14 +122,14 @@ class LogDirectory:
     def write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
         write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
 
-    def take_past(self) -> Past:
-        """The clean-shutdown marker goes *before* loading (KAFKA-10471): a crash while loading is an unclean stop."""
+    def take_previous_run(self) -> PreviousRun:
+        """Removes the clean-shutdown marker *before* loading (KAFKA-10471): a crash while loading is unclean."""
         path = self.file(CLEAN_SHUTDOWN)
         clean = self._disk.exists(path)
         if clean:
             self._disk.remove(path)
             self._disk.sync_directory(self.path)
-        return Past(
+        return PreviousRun(
             clean,
             self._read_tolerantly(RECOVERY_POINTS),
             self._read_tolerantly(LOG_START_OFFSETS),
@@ -138,19 +138,19 @@ class LogDirectory:
         )
 
     def _read_tolerantly(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint that cannot be read promises nothing: recovery and cleaning begin at the start, and there is the
-        high watermark."""
+        """An unreadable checkpoint counts as empty: recovery and cleaning begin at the log start, and so does the high
+        watermark."""
         try:
             return read_offsets(self._disk, self.file(name))
         except KafkaError as error:
-            logger.error("%s: going on without it", error)
+            logger.error("%s; continuing without it", error)
             return {}
 
     def leave_clean_marker(self) -> None:
         self._disk.write_atomically(self.file(CLEAN_SHUTDOWN), b"")
 
     def partitions(self) -> list[tuple[str, PartitionDirectory]]:
-        """Path and meaning of every partition directory. A directory that is none stops the start, as in Kafka."""
+        """Path and meaning of every partition directory. Any other directory stops the start, as in Kafka."""
         found = []
         for name in self._disk.list(self.path):
             path = self.file(name)
@@ -158,7 +158,7 @@ class LogDirectory:
                 continue
             parsed = parse_name(name)
             if parsed is None:
-                raise ConfigError(f"{path} is no partition directory: remove it from the log directory")
+                raise ConfigError(f"{path} is not a partition directory: remove it from the log directory")
             found.append((path, parsed))
         return found
 

@@ -1,6 +1,6 @@
-"""Files and directories that were renamed out of the way, removed after their delay, in the disk pool.
+"""Removes renamed files and directories after their delay, in the disk pool.
 
-Nothing depends on it: what a stop leaves behind the next start removes, by its name.
+Nothing depends on it: the next start finds what a stop leaves behind, by its name, and removes it.
 """
 
 from __future__ import annotations

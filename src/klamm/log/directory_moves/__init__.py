@@ -1,1 +1,1 @@
-"""Replicas that move between the log directories of one broker (KIP-113)."""
+"""Moves of replicas between the log directories of one broker (KIP-113)."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from klamm.log.directories.log_directory import LogDirectory, future_name
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirMoves:
-    def __init__(self, disk: Disk, clock: Clock, random: random.Random, manager: LogManager) -> None:
+    def __init__(self, disk: Disk, clock: Clock, random: Random, manager: LogManager) -> None:
         self._disk = disk
         self._clock = clock
         self._random = random

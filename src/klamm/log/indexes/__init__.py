@@ -1,1 +1,1 @@
-"""The index files of a segment: by offset, by time, and of aborted transactions."""
+"""The index files of a segment: offset index, time index, and transaction index."""

@@ -1,9 +1,9 @@
-"""A file of fixed-size entries with rising keys, as the offset and the time index both are.
+"""A file of fixed-size entries with rising keys: what the offset index and the time index have in common.
 
-Read whole into two columns when first needed, searched by bisection. New entries stay in memory until `write_out`: the
-log writes them before its recovery point passes them, and what a crash takes with it recovery builds again. So an
-append to the log costs one system call, not three. Files are exactly as long as their entries; a JVM broker extends
-them itself when it opens the active segment; one that it left extended (a crash: zeros at the end) counts as damaged.
+It is read whole into two columns when first needed, and searched by bisection. New entries stay in memory until
+`write_out`: the log writes them before its recovery point passes them, and recovery rebuilds what a crash loses. So an
+append to the log costs one system call, not three. A file is exactly as long as its entries. A JVM broker extends the
+files of the active segment while it runs; one that a crash left extended, with zeros at the end, counts as damaged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from array import array
 from collections.abc import Callable
 from struct import Struct
 
+from klamm.log.files import create_empty
 from klamm.model.ports import Disk, DiskFile
 
 
 class IndexFile:
     entry: Struct
-    """Of one entry: key, value."""
+    """The layout of one entry: key, value."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -29,17 +30,12 @@ class IndexFile:
         self.values = array("q")
 
     def create(self) -> None:
-        """A new, empty file. Its descriptor is closed again: most segments are never looked up."""
-        file = self._disk.open(self.path, create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-        finally:
-            file.close()
+        """A new, empty file. It does not stay open: most segments are never looked up."""
+        create_empty(self._disk, self.path)
         self._loaded, self._written = True, 0
 
     def load(self) -> bool:
-        """False if the file is missing or cannot be an index; then it is empty until rebuilt."""
+        """False if the file is missing or is not a valid index; the index is then empty until it is rebuilt."""
         if self._loaded:
             return True
         self._loaded = True
@@ -58,7 +54,7 @@ class IndexFile:
         return True
 
     def _plausible(self) -> bool:
-        """A crashed JVM leaves zeros after the last entry; nothing else ends below where it begins."""
+        """A crashed JVM leaves zeros after the last entry; only then is the last key not above the first."""
         return len(self.keys) < 2 or self.keys[-1] > self.keys[0]
 
     def __len__(self) -> int:
@@ -78,7 +74,7 @@ class IndexFile:
             self._open().truncate(count * self.entry.size)
 
     def reset(self) -> None:
-        """Empty, whatever the file held."""
+        """Remove all entries, in memory and in the file."""
         del self.keys[:], self.values[:]
         self._loaded, self._written = True, 0
         self._open().truncate(0)

@@ -1,7 +1,7 @@
-"""Sparse map from offset to file position: 8-byte entries, offset relative to the segment's base, position of a batch.
+"""Sparse map from offset to file position: 8-byte entries of an offset, relative to the base offset, and a position.
 
-An entry says: the batches at `position` and after end at `offset` or later. It carries the *last* offset of what was
-appended there, so the greatest entry not above a target is always a place to start a scan from.
+The offset is the *last* one of the batch at that position. So a scan for an offset may always start at the greatest
+entry that is not above it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetIndex(IndexFile):
         return self.values[found - 1] if found else 0
 
     def boundary_at_or_below(self, position: int) -> int:
-        """The greatest indexed batch boundary not above a file position; 0 if there is none."""
+        """The greatest indexed batch boundary at or below a file position; 0 if there is none."""
         self.load()
         found = bisect_right(self.values, position)
         return self.values[found - 1] if found else 0

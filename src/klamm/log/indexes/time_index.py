@@ -1,7 +1,7 @@
-"""Sparse map from time to offset: 12-byte entries, (largest timestamp so far, offset of that record relative to base).
+"""Sparse map from time to offset: 12-byte entries of the largest timestamp so far and the record's relative offset.
 
-Timestamps rise from entry to entry, though those of the records need not. The last entry of a closed segment is its
-largest timestamp, which retention and the search by time begin with.
+Timestamps rise from entry to entry, though those of the records need not. The last entry of a sealed segment has the
+largest timestamp of the segment, which retention and searches by timestamp use.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class TimeIndex(IndexFile):
         self._base = base_offset
 
     def last(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry; (-1, base) when there is none."""
+        """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
         self.load()
         return (self.keys[-1], self._base + self.values[-1]) if self.keys else (-1, self._base)
 
     def offset_at_or_below(self, timestamp: int) -> int:
-        """No record before this offset is as late as `timestamp`."""
+        """No record before this offset has `timestamp` or a later one."""
         self.load()
         found = bisect_right(self.keys, timestamp)
         return self._base + self.values[found - 1] if found else self._base

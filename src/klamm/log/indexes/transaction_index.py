@@ -1,8 +1,8 @@
 """Aborted transactions of one segment: 34-byte entries in the order of their abort markers.
 
-Version 0, producer id, first and last offset of the transaction, and the last stable offset as it was with this
-transaction complete: a reader may stop at the first entry whose last stable offset lies beyond what it reads. The file
-does not exist until there is an entry.
+An entry has version 0, the producer id, the first and last offset of the transaction, and the last stable offset after
+it: a reader may stop at the first entry whose last stable offset lies beyond what it reads. The file does not exist
+until there is an entry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TransactionIndex:
         self._entries: list[AbortedEntry] | None = None
 
     def is_sane(self) -> bool:
-        """Damaged entries make the segment's recovery necessary, whatever the clean-shutdown marker says."""
+        """A segment with damaged entries is recovered even after a clean shutdown."""
         if not self._disk.exists(self.path):
             return True
         data = self._disk.read(self.path)
@@ -52,7 +52,7 @@ class TransactionIndex:
         return self._entries
 
     def append(self, entry: AbortedEntry) -> None:
-        """Written at once: an entry that is missing delivers aborted records to a reader that wanted committed ones."""
+        """Written at once: without its entry, aborted records would reach readers that want committed ones."""
         entries = self.entries()
         file = self._disk.open(self.path, create=True)
         try:
@@ -62,7 +62,7 @@ class TransactionIndex:
         entries.append(entry)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop transactions whose marker is at or above `offset`."""
+        """Drop the transactions whose marker is at or above `offset`."""
         entries = self.entries()
         keep = [entry for entry in entries if entry.last_offset < offset]
         if len(keep) < len(entries):
@@ -74,7 +74,7 @@ class TransactionIndex:
             self._rewrite([])
 
     def sync(self) -> None:
-        """Nothing to do where there is no file: none was written, or the segment was cut off or replaced meanwhile."""
+        """Does nothing without a file: none was written, or the segment was truncated or replaced meanwhile."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:

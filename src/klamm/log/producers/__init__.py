@@ -1,1 +1,1 @@
-"""What a partition knows about its producers, in memory and in Kafka's snapshot files."""
+"""Producer state of a partition: idempotence and transactions, in memory and in Kafka's snapshot files."""

@@ -1,8 +1,8 @@
-"""Producer state on disk: `<offset>.snapshot`, the state before that offset, in Kafka's format version 1.
+"""Producer state on disk: `<offset>.snapshot` holds the state before that offset, in Kafka's format version 1.
 
-Only the newest of a producer's batches is stored, as Kafka does it. A file that cannot be read is removed and the next
-older one taken: the scan of the log from there restores the same state. The list of files is kept in memory
-(KAFKA-9393), the content is synced (KAFKA-9892).
+Only the newest batch of a producer is stored, as in Kafka. An unreadable file is removed and the next older one used: a
+scan of the log from there restores the same state. The list of files is kept in memory (KAFKA-9393), and files are
+synced (KAFKA-9892).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode_snapshot(state: ProducerState) -> bytes:
 
 
 def decode_snapshot(data: bytes, now_ms: int) -> ProducerState | None:
-    """None if it is not a snapshot that we can trust."""
+    """None if the snapshot is damaged or of another version."""
     if len(data) < _PREFIX.size + _COUNT.size:
         return None
     version, crc = _PREFIX.unpack_from(data)
@@ -73,7 +73,7 @@ class ProducerSnapshots:
         self.added(offset)
 
     def added(self, offset: int) -> None:
-        """A file that was written elsewhere (in the pool)."""
+        """Note a file that the pool has written."""
         if offset not in self._offsets:
             insort(self._offsets, offset)
 
@@ -94,9 +94,6 @@ class ProducerSnapshots:
     def remove_below(self, offset: int) -> None:
         for found in [found for found in self._offsets if found < offset]:
             self._remove(found)
-
-    def remove_all(self) -> None:
-        self.remove_above(-1)
 
     def _remove(self, offset: int) -> None:
         if self._disk.exists(self.path(offset)):

@@ -1,9 +1,9 @@
-"""What a partition knows about each producer id: the last five batches, by which a retry is told from a gap, and the
-open transaction, by which the last stable offset stands still.
+"""What a partition knows about each producer id: its last five batches, which tell a retry from a gap, and its open
+transaction, which holds the last stable offset back.
 
-The rules are the table of Kafka's ProducerStateManager as of 2.5 (KIP-98, KIP-360): a producer that is not known may
-begin with any sequence, and nothing older than five batches is recognised. Only a leader checks; followers and scans of
-the log take every batch as it is. State changes after the write succeeded, never before.
+The rules are those of Kafka's ProducerStateManager in 2.5 (KIP-98, KIP-360): an unknown producer may begin with any
+sequence number, and a retry of anything older than five batches is not recognised. Only a leader checks; followers and
+scans of the log take every batch as it is. The state changes after a write has succeeded, never before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CompletedTransaction(NamedTuple):
     producer_id: ProducerId
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """Offset of the marker."""
     aborted: bool
 
 
@@ -64,7 +64,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         self.transaction_first_offset: int | None = None
         self.seen_ms = seen_ms
-        """When it last wrote, by our clock: by the records' own time a producer of old data would soon be forgotten."""
+        """When it last wrote, by the broker's clock: by record time, a producer of old data would soon expire."""
 
     @property
     def last_sequence(self) -> int:
@@ -77,14 +77,14 @@ class ProducerEntry:
 
 
 class ProducerState:
-    """Of one partition, up to `end_offset`."""
+    """The producers of one partition, up to `end_offset`."""
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
         """Producer id -> first offset of its open transaction."""
         self._unreplicated: deque[CompletedTransaction] = deque()
-        """Finished, but the marker is not yet below the high watermark."""
+        """Finished transactions whose marker is not yet below the high watermark."""
         self.end_offset = 0
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class ProducerState:
         return self._entries.get(producer_id)
 
     def put(self, entry: ProducerEntry) -> None:
-        """From a snapshot."""
+        """Add an entry from a snapshot."""
         self._entries[entry.producer_id] = entry
         if entry.transaction_first_offset is not None:
             self._open[entry.producer_id] = entry.transaction_first_offset
@@ -112,7 +112,7 @@ class ProducerState:
     # --- what a leader checks before it writes -----------------------------------------------------------------------
 
     def duplicate_of(self, header: BatchHeader) -> ProducedBatch | None:
-        """The batch that this one repeats exactly, if it is among the last five."""
+        """The batch that this one repeats, if it is among the last five of its producer."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -123,10 +123,10 @@ class ProducerState:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """A data batch of a client. Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE."""
+        """Check a client's data batch: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            return  # any first sequence: what we knew may have expired or been deleted with the records (KIP-360)
+            return  # any sequence: earlier state may have expired or been deleted with the records (KIP-360)
         self._check_epoch(entry, header.producer_epoch)
         expected = 0
         if header.producer_epoch == entry.epoch and entry.last_sequence != NO_SEQUENCE:
@@ -140,7 +140,7 @@ class ProducerState:
         self._check_transaction(entry, header)
 
     def check_coordinator_batch(self, header: BatchHeader) -> None:
-        """Offset commits of the group coordinator: they carry an epoch and a transaction, but no sequence."""
+        """Check offset commits of the group coordinator, which have an epoch and a transaction, but no sequence."""
         entry = self._entries.get(header.producer_id)
         if entry is not None:
             self._check_epoch(entry, header.producer_epoch)
@@ -162,7 +162,7 @@ class ProducerState:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {entry.producer_id} has epoch {entry.epoch}, the batch {epoch}",
+                f"producer {entry.producer_id} has epoch {entry.epoch}, but the batch has epoch {epoch}",
             )
 
     @staticmethod
@@ -176,7 +176,7 @@ class ProducerState:
     # --- what every replica records after the write ------------------------------------------------------------------
 
     def record(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """A data batch with a producer id, at the offsets it got."""
+        """Record a data batch with a producer id, at its assigned offsets."""
         entry = self._entry_of(header, now_ms)
         last_offset = first_offset + header.last_offset_delta
         if header.base_sequence != NO_SEQUENCE:
@@ -191,7 +191,7 @@ class ProducerState:
     def record_marker(
         self, header: BatchHeader, marker: EndTransactionMarker, offset: int, now_ms: int
     ) -> CompletedTransaction | None:
-        """The end of a transaction; None if none was open (KAFKA-10702: then nothing becomes unstable either)."""
+        """Record the end of a transaction; None if none was open, and then nothing becomes unstable (KAFKA-10702)."""
         if marker.type is None:
             return None
         entry = self._entry_of(header, now_ms)
@@ -205,12 +205,12 @@ class ProducerState:
         return CompletedTransaction(entry.producer_id, first_offset, offset, aborted)
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset as if this transaction were complete: what its entry in the index carries."""
+        """The last stable offset once this transaction is complete; its index entry carries it."""
         others = [first for producer, first in self._open.items() if producer != completed.producer_id]
         return min(others, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """After the index entry was written: a failure in between must leave the last stable offset where it was."""
+        """Call it after the index entry was written: if that fails, the last stable offset must not move."""
         self._open.pop(completed.producer_id, None)
         self._unreplicated.append(completed)
 
@@ -219,7 +219,7 @@ class ProducerState:
             self._unreplicated.popleft()
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers that were silent since then; an open transaction keeps its producer."""
+        """Forget producers that have not written since then, unless they have an open transaction."""
         for entry in list(self._entries.values()):
             if entry.seen_ms < before_ms and entry.transaction_first_offset is None:
                 del self._entries[entry.producer_id]

@@ -1,7 +1,7 @@
 """A segment: one `.log` file of batches back to back, with its offset, time and transaction index.
 
-It knows bytes and positions; what may be appended is the log's business. Files are opened when first needed: a broker
-has far more segments than descriptors. Where the last appends began and the last reads ended is remembered, so that
+It handles bytes and positions; the log decides what may be appended. Files are opened when first needed: a broker has
+far more segments than descriptors. A segment remembers where the last appends began and the last reads ended, so that
 followers and consumers at the tail find their position without a search.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from klamm.log.files import create_empty, size_of
 from klamm.log.indexes.offset_index import SUFFIX as INDEX_SUFFIX
 from klamm.log.indexes.offset_index import OffsetIndex
 from klamm.log.indexes.time_index import SUFFIX as TIME_SUFFIX
@@ -30,7 +31,7 @@ _HINTS_MAX: Final = 32
 
 
 def offset_in(name: str) -> int | None:
-    """Of a file of a segment, whatever it ends with.
+    """The base offset in the name of a segment's file, whatever its suffix.
 
     >>> offset_in("00000000000000000042.log.deleted"), offset_in("leader-epoch-checkpoint")
     (42, None)
@@ -51,7 +52,7 @@ class LogSegment:
         jitter_ms: int = 0,
         suffix: str = "",
     ) -> None:
-        """`suffix`: of a segment that is being made, and not yet part of the log."""
+        """`suffix`: for a segment that is being written and is not part of the log yet."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self.log_path = stem + LOG_SUFFIX + suffix
@@ -59,7 +60,7 @@ class LogSegment:
         self.created_ms = created_ms
         self._index_interval_bytes = index_interval_bytes
         self.jitter_ms = jitter_ms
-        """Drawn once: taken off segment.ms so that the partitions of a topic do not all roll at once."""
+        """Drawn once and subtracted from segment.ms, so that the partitions of a topic do not all roll at once."""
         self.offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX + suffix, base_offset)
         self.time_index = TimeIndex(disk, stem + TIME_SUFFIX + suffix, base_offset)
         self.transaction_index = TransactionIndex(disk, stem + TXN_SUFFIX + suffix, base_offset)
@@ -69,23 +70,18 @@ class LogSegment:
         self._first_timestamp: int | None = None
         self._max_timestamp: tuple[int, int] | None = None
         self._hints: dict[int, int] = {}
-        """Offset -> position of the batch that begins there."""
+        """Offset -> position of the batch that begins at it."""
 
     # --- files -------------------------------------------------------------------------------------------------------
 
     @property
     def paths(self) -> tuple[str, str, str, str]:
-        """Of all its files, of which the last may not exist."""
+        """All its files; the last one, the transaction index, may not exist."""
         return self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path
 
     def create(self) -> None:
-        """Empty files, replacing strays of that name; descriptors are closed again."""
-        file = self._disk.open(self.log_path, create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-        finally:
-            file.close()
+        """Empty files, in the place of strays of that name; they do not stay open."""
+        create_empty(self._disk, self.log_path)
         self.offset_index.create()
         self.time_index.create()
         if self._disk.exists(self.transaction_index.path):
@@ -101,13 +97,11 @@ class LogSegment:
     @property
     def size(self) -> int:
         if self._size is None:
-            file = self._disk.open(self.log_path)
-            self._size = file.size()
-            file.close()
+            self._size = size_of(self._disk, self.log_path)
         return self._size
 
     def rename_deleted(self) -> list[str]:
-        """Out of the way at once, unlinked later; returns the new paths."""
+        """Rename the files, to be removed later; returns the new paths."""
         self.close_files()
         renamed = []
         for path in self.paths:
@@ -124,11 +118,11 @@ class LogSegment:
         return self.offset_index.has_unwritten() or self.time_index.has_unwritten()
 
     def seal(self) -> None:
-        """No more appends: the final entry of the time index, for which rolling leaves a slot."""
+        """No more appends: write the final entry of the time index, for which rolling leaves a slot."""
         self.time_index.append(*self.max_timestamp)
 
     def syncs(self) -> list[Callable[[], None]]:
-        """What takes all that was written so far to the platter. Collected in the loop, which may open and close files
+        """Calls that sync everything written so far. They are collected in the loop, which may open and close files
         afterwards, and run in the pool."""
         return [self._open().sync, *self.offset_index.syncs(), *self.time_index.syncs(), self.transaction_index.sync]
 
@@ -142,17 +136,17 @@ class LogSegment:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], size: int) -> int:
-        """Bytes at the end; the caller then tells what they were by `note`."""
+        """Append bytes; the caller then describes each batch with `note`."""
         position = self._open().append(chunks)
         self._size = position + size
         return position
 
     def note(self, position: int, header: BatchHeader) -> None:
-        """A batch lies at `position`. Recovery calls it too, so that rebuilt indexes equal the lost ones."""
+        """Index the batch at `position`. Recovery calls it too, so that rebuilt indexes equal the lost ones."""
         last_offset = header.last_offset
         if self._first_timestamp is None:
             self._first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp[0] and header.count:  # an empty one has no record of that time
+        if header.max_timestamp > self.max_timestamp[0] and header.count:  # an empty batch has no such record
             self._max_timestamp = (header.max_timestamp, last_offset)
         self._hint(header.base_offset, position)
         if self._unindexed_bytes > self._index_interval_bytes:
@@ -177,7 +171,7 @@ class LogSegment:
         self.restore_tail()
 
     def restore_tail(self) -> None:
-        """What only the bytes after the last index entry tell: largest timestamp, distance to the next entry."""
+        """Scan the batches after the last index entry for the largest timestamp and the distance to the next entry."""
         start = self.offset_index.last_position
         self._max_timestamp = self.time_index.last()
         self._unindexed_bytes = 0
@@ -187,7 +181,7 @@ class LogSegment:
             self._unindexed_bytes += header.size_in_bytes
 
     def reset(self) -> None:
-        """Forget all that `note` said, for a rebuild of the indexes."""
+        """Empty the indexes, to rebuild them."""
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
@@ -197,7 +191,7 @@ class LogSegment:
         self._max_timestamp = (-1, self.base_offset)
 
     def cut_at(self, position: int) -> None:
-        """Recovery found that nothing from `position` on is a whole batch."""
+        """Recovery found no intact batch at `position`: drop everything from there on."""
         self._open().truncate(position)
         self._size = position
 
@@ -207,7 +201,7 @@ class LogSegment:
         return self._open().pread(size, position)
 
     def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Headers of the batches from `position`, which must be a boundary. A torn end stops it; damage raises."""
+        """Headers of the batches from `position`, a batch boundary. Stops at a torn end; raises on damage."""
         end = self.size
         chunk, chunk_at = b"", position
         while end - position >= HEADER_BYTES:
@@ -222,7 +216,7 @@ class LogSegment:
             position += header.size_in_bytes
 
     def position_of(self, offset: int) -> int:
-        """Of the first batch whose last offset is `offset` or later; the size if there is none."""
+        """Position of the first batch whose last offset is `offset` or later; the segment's size if there is none."""
         hint = self._hints.get(offset)
         if hint is not None:
             return hint
@@ -236,7 +230,7 @@ class LogSegment:
         return self.pread(header.size_in_bytes, position)
 
     def read(self, offset: int, max_bytes: int, upper_bound: int, *, at_end: bool, at_least_one: bool) -> ReadResult:
-        """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: nothing here reaches it."""
+        """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: this segment lies below it."""
         start = self.position_of(offset)
         limit = self.size if at_end else self.position_of(upper_bound)
         if start >= limit:
@@ -253,7 +247,7 @@ class LogSegment:
         return ReadResult(data, first.base_offset, last.next_offset)
 
     def _cut_at_boundary(self, data: bytes, start: int, *, at_least_one: bool) -> bytes:
-        """The read was limited by bytes: give back whole batches, the first one even if it alone is too long."""
+        """The read was limited by bytes: keep whole batches, and the first one even if it alone is too long."""
         whole = max(self.offset_index.boundary_at_or_below(start + len(data)) - start, 0)
         while len(data) - whole >= LOG_OVERHEAD_BYTES:
             size = int.from_bytes(data[whole + 8 : whole + 12], "big") + LOG_OVERHEAD_BYTES
@@ -280,24 +274,24 @@ class LogSegment:
             del hints[next(iter(hints))]  # the oldest
         hints[offset] = position
 
-    # --- what it holds -----------------------------------------------------------------------------------------------
+    # --- content -----------------------------------------------------------------------------------------------------
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
-        """(timestamp, offset); (-1, base) when no record has a time."""
+        """(timestamp, offset); (-1, base offset) if no record has a timestamp."""
         if self._max_timestamp is None:
             self._max_timestamp = self.time_index.last()
         return self._max_timestamp
 
     @property
     def first_timestamp(self) -> int | None:
-        """Of the first append, which time-based rolling counts from; None while the segment is empty."""
+        """Timestamp of the first append, from which time-based rolling counts; None if the segment is empty."""
         if self._first_timestamp is None and self.size >= HEADER_BYTES:
             self._first_timestamp = read_header(self.pread(HEADER_BYTES, 0)).max_timestamp
         return self._first_timestamp
 
     def retention_timestamp(self) -> int:
-        """Largest record time; the file's own where the records have none."""
+        """Largest timestamp of a record; that of the file if no record has one."""
         timestamp, _ = self.max_timestamp
         return timestamp if timestamp >= 0 else self.modified_ms()
 
@@ -305,19 +299,19 @@ class LogSegment:
         return self._disk.modified_ms(self.log_path)
 
     def next_offset(self) -> int:
-        """After the last batch, found by a scan from the last index entry."""
+        """Offset after the last batch, found by a scan from the last index entry."""
         end = self.base_offset
         for _, header in self.headers(self.offset_index.last_position):
             end = header.next_offset
         return end
 
     def lacks_indexes(self) -> bool:
-        """A cheap look, for every segment of every partition at start: is there an index, can transactions be told?"""
+        """A cheap check of every segment at start: do its indexes exist, is the transaction index readable?"""
         present = self._disk.exists(self.offset_index.path) and self._disk.exists(self.time_index.path)
         return not present or not self.transaction_index.is_sane()
 
     def is_damaged(self) -> bool:
-        """A close look, for the last segment: do the indexes fit the batches, and can its end be found by them?"""
+        """A thorough check of the last segment: do the indexes match the batches, and can its end be found by them?"""
         if not self.offset_index.load() or not self.time_index.load() or self.offset_index.last_position > self.size:
             return True
         try:

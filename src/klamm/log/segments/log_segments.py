@@ -1,4 +1,4 @@
-"""The segments of one log, in order of base offset. The last one takes the appends; there is always one."""
+"""The segments of one log, in order of base offset. The last one, the active segment, takes the appends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LogSegments:
         return self._list[-1]
 
     def add(self, segment: LogSegment) -> None:
-        """Replaces one of the same base offset."""
+        """Replaces a segment with the same base offset."""
         at = bisect_right(self._bases, segment.base_offset)
         if at and self._bases[at - 1] == segment.base_offset:
             self._list[at - 1] = segment
@@ -40,7 +40,7 @@ class LogSegments:
         self._list.insert(at, segment)
 
     def index_at_or_below(self, offset: int) -> int:
-        """Of the segment that holds `offset`; the first one if the offset lies before all."""
+        """Index of the segment that holds `offset`; 0 if the offset lies before all segments."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def at_or_below(self, offset: int) -> LogSegment:
@@ -50,13 +50,13 @@ class LogSegments:
         return self._list[self.index_at_or_below(offset) :]
 
     def between(self, start: int, end: int) -> list[LogSegment]:
-        """Those that hold `start` or follow, and begin before `end`."""
+        """From the segment that holds `start` to the last that begins before `end`."""
         if start >= end:
             return []
         return self._list[self.index_at_or_below(start) : bisect_left(self._bases, end)]
 
     def replace(self, old: list[LogSegment], new: LogSegment) -> None:
-        """`old` are neighbours, of which the first begins where `new` does."""
+        """`old` are neighbours; the first of them begins where `new` does."""
         at = self._list.index(old[0])
         assert self._list[at : at + len(old)] == old
         self._list[at : at + len(old)] = [new]
@@ -68,7 +68,7 @@ class LogSegments:
         return taken
 
     def take_above(self, offset: int) -> list[LogSegment]:
-        """Remove and return those that begin above `offset`."""
+        """Remove and return the segments that begin above `offset`."""
         at = bisect_right(self._bases, offset)
         taken = self._list[at:]
         del self._bases[at:], self._list[at:]

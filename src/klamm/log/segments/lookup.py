@@ -1,4 +1,4 @@
-"""Searches over the segments of a log: by time, and for the aborted transactions in a range."""
+"""Searches over the segments of a log: by timestamp, and for the aborted transactions in a range."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from klamm.wire.records import iter_records
 
 
 def find_timestamp(segments: LogSegments, log_start_offset: int, timestamp: int) -> TimestampOffset | None:
-    """The first *record* at or after `timestamp`, in the first segment that has one that late.
+    """The first *record* with `timestamp` or a later one, in the first segment that has one.
 
-    Times need not rise, so this is not the smallest such time; and a batch's largest time says nothing about which of
-    its records has it, so the records are read.
+    Timestamps need not rise, so this need not be the smallest such timestamp. A batch's largest timestamp does not say
+    which of its records has it, so the records are read.
     """
     for segment in segments:
         if segment.max_timestamp[0] < timestamp:
@@ -29,10 +29,10 @@ def find_timestamp(segments: LogSegments, log_start_offset: int, timestamp: int)
 
 
 def find_aborted(segments: LogSegments, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-    """Those that a reader of [from, to) must skip; may name more, never fewer.
+    """The aborted transactions that a reader of [from, to) must skip; may include others, but misses none.
 
-    A transaction is indexed where its marker lies, which may be segments later; an entry whose last stable offset is
-    beyond the range ends the search, for all that began before it are known by then.
+    A transaction is indexed in the segment of its marker, which may be a later one. An entry whose last stable offset
+    lies beyond the range ends the search: all transactions that began before it have been found.
     """
     found: list[AbortedTransaction] = []
     for segment in segments.holding_or_after(from_offset):

@@ -1,8 +1,8 @@
-"""Which of a log's oldest segments may go: by age, by size, or because the log starts behind them.
+"""Which of a log's oldest segments retention deletes: by age, by size, or because they lie below the log start.
 
-Only whole segments, only from the front, only below the high watermark; it stops at the first that does not qualify. An
-empty active segment never goes. Times are those of the records: one dated in the future keeps its segment and all after
-it (Kafka's behaviour, and why topics have `message.timestamp.difference.max.ms`).
+Only whole segments, only from the front, only below the high watermark; it stops at the first one that stays. An empty
+active segment always stays. Age is that of the records: a record dated in the future keeps its segment and all after it
+(Kafka does the same, and has `message.timestamp.difference.max.ms` against it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from klamm.log.segments.log_segment import LogSegment
 
 
 def deletable_segments(log: Log, now_ms: int) -> int:
-    """How many of the oldest segments retention takes now."""
+    """How many of the oldest segments are to be deleted now."""
     config = log.config
     by_policy = "delete" in config.cleanup_policy
     age_limit = config.retention_ms if by_policy else -1

@@ -1,7 +1,7 @@
 """When an append begins a new segment: by size, by time, because an index is full or an offset does not fit.
 
-Checked before every append; an idle log never rolls. Times are the records' own where they have one: a batch dated far
-ahead forces a roll, and being the first of its segment then blocks rolling by time there. That is Kafka's rule.
+Checked before every append; an idle log never rolls. Record timestamps count where they exist: a batch dated far ahead
+forces a roll, and as the first batch of its segment then keeps that segment from rolling by time. This is Kafka's rule.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from klamm.model.config import TopicConfig
 
 
 def is_full(segment: LogSegment, config: TopicConfig, size: int, last_offset: int, *, pending: int = 0) -> bool:
-    """No room for `size` more bytes up to `last_offset`, after `pending` ones that are about to be written.
+    """No room for `size` more bytes up to `last_offset`, after `pending` bytes that are about to be written.
 
-    The time index keeps one slot free for the entry that closes the segment.
+    The time index keeps one slot free for the entry that seals the segment.
     """
     filled = segment.size + pending
     return (
@@ -25,7 +25,7 @@ def is_full(segment: LogSegment, config: TopicConfig, size: int, last_offset: in
 
 
 def is_old(segment: LogSegment, config: TopicConfig, max_timestamp: int, now_ms: int) -> bool:
-    """segment.ms (less the segment's jitter) lies between its first append and this one."""
+    """More than segment.ms, less the segment's jitter, lies between its first append and this one."""
     if segment.size == 0:
         return False
     limit = config.segment_ms
