@@ -141,7 +141,7 @@ def kafka_contender(name: str, directory: Path) -> Contender:
     if name not in RIVALS:
         raise BenchFailed(f"unknown controller {name}; choose one of {', '.join(RIVALS)}")
     if shutil.which("java") is None:
-        raise BenchFailed("Java is not installed; Apache Kafka needs Java 17")
+        raise BenchFailed("Java not found: install Java 17 to run Apache Kafka")
     try:
         kafka_jars(version)
     except JarsMissing as missing:
