@@ -110,8 +110,8 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: invariants.deleted_is_not_needed(1, T0, (1, 2), topic_leaves=False),
     ),
     "order: told before it is written": (
-        lambda: invariants.told_is_written(1, T0, (LED, 4), {(SEEN, 4)}),
-        lambda: invariants.told_is_written(1, T0, (LED, 5), {(SEEN, 4)}),
+        lambda: invariants.sent_state_was_written(1, T0, (LED, 4), {(SEEN, 4)}),
+        lambda: invariants.sent_state_was_written(1, T0, (LED, 5), {(SEEN, 4)}),
     ),
     "S15: a request of nobody": (
         lambda: invariants.sender_is_active("broker-1", 5, 5),
@@ -138,20 +138,20 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: healed.one_controller([2], 1),
     ),
     "E1: a leader that a broker was never told": (
-        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}),
-        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}),
     ),
     "E1: a partition that a broker was never told of": (
-        lambda: invariants.has_heard(1, {}, {T0: LED}, {}),
-        lambda: invariants.has_heard(1, {T0: LED}, {}, {}),
+        lambda: invariants.knows_decisions(1, {}, {T0: LED}, {}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {}, {}),
     ),
     "E1: a former leader that leads on": (
-        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED}, {T0: 3}),
-        lambda: invariants.has_heard(1, {T0: LED}, {T0: LED}, {T0: 2}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 3}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 2}),
     ),
     "E1: a broker that is not registered": (
-        lambda: healed.everybody_is_registered([1, 2], WHOLE),
-        lambda: healed.everybody_is_registered([1, 2, 3], WHOLE),
+        lambda: healed.every_broker_is_registered([1, 2], WHOLE),
+        lambda: healed.every_broker_is_registered([1, 2, 3], WHOLE),
     ),
     "E1: a partition without leader": (
         lambda: healed.every_partition_is_led(WHOLE),

@@ -1,1 +1,1 @@
-"""Benchmarks that run beside Apache Kafka or kazoo on the same machine."""
+"""Benchmarks of klamm, also side by side with Apache Kafka or kazoo on the same machine."""

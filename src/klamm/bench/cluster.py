@@ -1,4 +1,4 @@
-"""The cluster that controllers are measured on: written into ZooKeeper, and put back as it was between two of them."""
+"""The cluster for measuring controllers: written into ZooKeeper once, and restored between two controllers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NEW_PARTITIONS: Final = 2_000
 async def write_cluster(
     zk: ZooKeeperClient, partitions: int, brokers: Sequence[int], replication: int
 ) -> dict[str, bytes]:
-    """Topics of 100 partitions, spread as Kafka would, every partition led by its first replica. Returns the states."""
+    """Create topics of 100 partitions, placed as Kafka would and led by their first replicas. Return the states."""
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
-    # A cluster that has partitions has had a controller; without this node ours would look for the last one's epoch.
+    # A cluster with partitions has had a controller. Without this znode klamm would look for its last epoch.
     nodes = [Create(controller_epoch.PATH, controller_epoch.encode(ControllerEpoch(0)))]
     states: dict[str, bytes] = {}
     for number in range(-(-partitions // PARTITIONS_PER_TOPIC)):
@@ -47,12 +47,12 @@ async def write_cluster(
 
 
 def new_topic(brokers: Sequence[int], replication: int) -> list[Create]:
-    """What one writes who asks for it."""
+    """The znodes that request the topic of the benchmark."""
     return _topic_nodes(NEW_TOPIC, NEW_PARTITIONS, brokers, replication)
 
 
 async def reset_cluster(zk: ZooKeeperClient, states: Mapping[str, bytes]) -> None:
-    """As `write_cluster` left it, while nobody is controller."""
+    """Restore what `write_cluster` wrote, while there is no controller."""
     await zk.write_many([Set(path, data) for path, data in states.items()])
     names = [TopicPartition(NEW_TOPIC, index) for index in range(NEW_PARTITIONS)]
     below = [partition_state.path(name) for name in names] + [partition_state.partition_path(name) for name in names]
@@ -73,7 +73,7 @@ def _placed(topic: str, count: int, brokers: Sequence[int], replication: int) ->
 
 
 def _topic_nodes(topic: str, count: int, brokers: Sequence[int], replication: int) -> list[Create]:
-    """What whoever creates a topic writes; the rest is the controller's."""
+    """The znodes that the creator of a topic writes. The controller writes the rest."""
     return [
         Create(config_znode.topic_path(topic), config_znode.encode({})),
         Create(topic_znode.path(topic), topic_znode.encode(_placed(topic, count, brokers, replication))),

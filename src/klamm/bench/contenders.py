@@ -1,7 +1,8 @@
-"""The controllers that `klamm bench controller` compares: one process each, without replicas, on shipped defaults.
+"""The controllers that `klamm bench controller` compares: one process each, without replicas, with default settings.
 
-Both have their logs and events on, as they are shipped. Apache Kafka runs with the flags of its own start script and a
-heap that may grow to four times the script's, because 100,000 partitions in one gigabyte would measure its collector.
+Both write their logs and events by default. Apache Kafka runs with the flags of its own start script, but its heap may
+grow to four times the script's size: with 100,000 partitions in one gigabyte the figures would measure its garbage
+collector.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from klamm.testing.kafka_jars import VERSIONS, JarsMissing, kafka_jars
 KAFKA: Final = "apache-kafka-"
 RIVALS: Final = tuple(f"{KAFKA}{version}" for version in VERSIONS)
 CONTROLLER_ID: Final = 100
-"""Above all stubs: placement never chooses it."""
+"""Above the ids of all stubs; placement never chooses it."""
 INTER_BROKER_PROTOCOL: Final = "2.5"
 HEAP: Final = ("-Xms1g", "-Xmx4g")
 JVM_FLAGS: Final = (
@@ -35,20 +36,20 @@ JVM_FLAGS: Final = (
     "-Djava.awt.headless=true",
 )
 _LEVELS: Final = {"2.5.1": "TRACE", "3.9.1": "INFO"}
-"""Of the state-change log, as shipped; the controller's own log is shipped at TRACE by both."""
+"""Default level of the state-change log by version. Both log the controller at TRACE."""
 _LOG_LINE: Final = "[%d] %p %m (%c)%n"
 
 
 class Events(NamedTuple):
     written: int
     longest_hold_ms: float | None
-    """Of the event loop, where there is one; 0 when nothing was above what is worth an event."""
+    """How long the event loop was blocked at most. None without an event loop; 0 if never long enough for an event."""
     longest_busy_ms: float | None = None
-    """Of a hold, what the loop's own thread worked: the rest of it the machine gave to others."""
+    """The most that the loop's own thread worked while the loop was blocked; other processes had the rest."""
 
 
 class Contender:
-    """A controller process and what can be seen of it from outside."""
+    """A controller process, seen from outside."""
 
     has_event_loop = False
 
@@ -68,10 +69,10 @@ class Contender:
     def require_alive(self) -> None:
         if not self.process.alive:
             lines = [line for line in self.process.log_text().splitlines() if line.strip()]
-            raise BenchFailed(f"{self.name} ended in the middle: {lines[-1] if lines else 'without a word'}")
+            raise BenchFailed(f"{self.name} ended during the benchmark: {lines[-1] if lines else 'no output'}")
 
     def cpu_seconds(self) -> float:
-        """User and system, of the process so far; 0 before it runs."""
+        """User and system time of the process so far; 0 before it runs."""
         if not self.process.alive:
             return 0.0
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -82,11 +83,11 @@ class Contender:
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def new_events(self) -> Events:
-        """What its event files have got since the last call. Line by line: at TRACE they grow by gigabytes."""
+        """The events written since the last call. Read line by line, because at TRACE the files grow by gigabytes."""
         written, longest, busiest = 0, 0.0, 0.0
         for path in self.event_files():
             with path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino  # its name changes with the hour
+                inode = os.fstat(file.fileno()).st_ino  # its name changes every hour
                 file.seek(self._events_seen.get(inode, 0))
                 for line in file:
                     written += 1
@@ -100,7 +101,7 @@ class Contender:
         return Events(written, round(longest, 1), busiest)
 
     def event_files(self) -> list[Path]:
-        """Hourly pieces included."""
+        """The current event file and the hourly ones before it."""
         return sorted(self.process.directory.glob("state-change.log*"))
 
 
@@ -135,12 +136,12 @@ class _ApacheKafka(ApacheKafkaBroker):
 
 
 def kafka_contender(name: str, directory: Path) -> Contender:
-    """Raises BenchFailed when there is no such Kafka, no Java, or no way to its jars."""
+    """Raises BenchFailed if the version is unknown, or Java or the jars are missing."""
     version = name.removeprefix(KAFKA)
     if name not in RIVALS:
-        raise BenchFailed(f"{name} is none of {', '.join(RIVALS)}")
+        raise BenchFailed(f"unknown controller {name}; choose one of {', '.join(RIVALS)}")
     if shutil.which("java") is None:
-        raise BenchFailed("no Java found: install Java 17 to run Apache Kafka")
+        raise BenchFailed("Java not found: install Java 17 to run Apache Kafka")
     try:
         kafka_jars(version)
     except JarsMissing as missing:
@@ -156,7 +157,7 @@ def kafka_contender(name: str, directory: Path) -> Contender:
 
 
 def _log4j(directory: Path, state_change_level: str) -> str:
-    """Levels, layout and hourly files as in the distribution."""
+    """Log levels, layout and hourly files as in Kafka's distribution."""
     lines = ["log4j.rootLogger=INFO, stdout, server", "log4j.appender.stdout=org.apache.log4j.ConsoleAppender"]
     for name in ("server", "controller", "state-change"):
         lines += [

@@ -1,18 +1,18 @@
-"""klamm bench controller: a dedicated controller process over stub brokers and one real ZooKeeper, seen from outside.
+"""klamm bench controller: a dedicated controller process with stub brokers and a real ZooKeeper, measured from outside.
 
-Figures are seconds from the stimulus to the last control request that the last stub received: a cold process that loads
-the cluster, a re-election after /controller was deleted, a broker that dies (60 % of the partitions touched at
-replication 3 of 5), its return, a topic of 2,000 partitions; and until the answer of a controlled shutdown. Beside them
-the processor seconds of the controller process, which a busy machine stretches less than the others, its memory, the
-longest hold of its event loop and the most that its thread worked in one, and what was sent. Shipped defaults:
-state-change log and events on.
+Each figure is the time from a stimulus to the last control request that any stub received. The stimuli are: a new
+process that loads the cluster, a re-election after /controller was deleted, the death of a broker (with 3 replicas on 5
+brokers it affects 60 % of the partitions), its return, and a new topic of 2,000 partitions. For a controlled shutdown
+the figure ends with the answer. The report also has the CPU seconds of the controller process, which a busy machine
+distorts less, its memory, the longest time that its event loop was blocked, the most that its thread worked in such a
+time, and what it sent. Settings are the defaults, with the state-change log and events on.
 
-Against Apache Kafka both run in turn (klamm, Kafka, klamm, ...), each round on the same stubs and the same ZooKeeper,
-whose states are put back in between. A phase is over when the stubs hear nothing for a while *and* the process does
-nothing: Kafka thinks for seconds between two requests. Both look for unbalanced leaders 5 s after each election and
-then every 300 s; so the next stimulus waits until that look is over, and a round is shorter than the next one's.
+Compared with Apache Kafka, both run in turn (klamm, Kafka, klamm, ...), each round with the same stubs and the same
+ZooKeeper, whose states are restored in between. A phase ends when the stubs have received nothing for a while *and* the
+process is idle, because Kafka may compute for seconds between two requests. Both check the balance of leaders 5 s after
+each election and then every 300 s; so the next stimulus waits for the first check, and a round ends before the second.
 
-ZooKeeper operations are counted in one more round, through a relay, which is not timed.
+One more round, which is not timed, counts the ZooKeeper operations through a relay.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Progress = Callable[[str], None]
 
 SESSION_TIMEOUT_MS: Final = 30_000
 FIRST_BALANCE_S: Final = 6.0
-"""Seconds after an election's last request until both have looked for unbalanced leaders: 5, and one to spare."""
+"""Seconds after the last request of an election until both have checked the balance: 5, and one to spare."""
 
 
 @dataclass
 class Measured:
-    """What one contender brought, over all timed rounds; `operations` of the counted one."""
+    """The results of one contender over all timed rounds; `operations` comes from the counted round."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Measured:
 
 
 class ControllerBench:
-    """One ZooKeeper with a cluster in it, and stub brokers that stay the same for everybody."""
+    """A ZooKeeper that holds a cluster, and stub brokers, the same for all contenders."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ControllerBench:
     async def round(
         self, contender: Contender, zookeeper: str, measured: Measured, relay: CountingRelay | None
     ) -> None:
-        """`relay`: the way to ZooKeeper, which counts; then nothing else is measured."""
+        """With a `relay` to ZooKeeper the round counts operations and measures nothing else."""
         if not self._is_fresh:
             await self._reset()
         self._is_fresh = False
@@ -160,8 +160,10 @@ class _Round:
         await stub.register()
 
     async def _phase(self, name: str, stimulus: Awaitable[object], told: Sequence[StubBroker] | None) -> None:
-        """`told`: who must have heard the last word; None when the answer to the stimulus is the end. Without a name
-        it happens, and is not measured."""
+        """Apply a stimulus and measure until the stubs in `told` have received the last request.
+
+        With `told` None the phase ends when the stimulus returns. A phase without a name is not measured.
+        """
         contender, counts = self._contender, self._relay.counts.copy() if self._relay is not None else Counter[str]()
         began, used = time.monotonic(), contender.cpu_seconds()
         await stimulus
@@ -195,7 +197,7 @@ class _Round:
         await self._zk.exists("/")
 
     async def _require_leaders_elsewhere(self, stub: StubBroker) -> None:
-        """Else the figure would be that of somebody who did not do the work."""
+        """Make sure that the controller did the work that was timed."""
         for topic in await self._zk.children(topic_znode.PARENT):
             paths = [f"{partition_state.partitions_path(topic)}/{n}/state" for n in range(PARTITIONS_PER_TOPIC)]
             for path, node in zip(paths, await self._zk.get_many(paths), strict=True):
@@ -309,7 +311,7 @@ def _figures(samples: Sequence[float]) -> dict[str, float]:
 
 
 def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
-    """Their median over ours: how many times less we take."""
+    """Their median divided by ours: how many times faster or smaller klamm is."""
     pairs = {name: (samples, theirs.seconds[name]) for name, samples in ours.seconds.items()}
     pairs["memory"] = (ours.memory_mb, theirs.memory_mb)
     return {name: round(statistics.median(b) / statistics.median(a), 1) for name, (a, b) in pairs.items()}
@@ -317,7 +319,7 @@ def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
 
 @contextmanager
 def _bytecode_at_hand() -> Iterator[None]:
-    """Processes start as those of an installed klamm do, whatever the environment of the benchmark says."""
+    """Let processes start with compiled byte code, like an installed klamm, whatever the environment says."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="klamm-bytecode-") as bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -339,7 +341,7 @@ def bench(
     against: str | None = None,
     progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
-    """`progress` is told each phase as it ends: a large run takes a quarter of an hour."""
+    """Calls `progress` with a line after each phase, because a large run takes a quarter of an hour."""
     with _bytecode_at_hand():
         try:
             return asyncio.run(

@@ -1,15 +1,15 @@
 """klamm bench failover: from kill -9 to the next acknowledgement on every partition, fast fail-over on and off.
 
-Real processes: three brokers and ZooKeeper. The victim leads half of the partitions and follows the other half; once it
-is an ordinary broker, once the controller. A producer with acks=all writes to all of
-them at a steady pace before and after the kill; at the kill it sends one record to each. What counts is the first
-acknowledgement of a record that was sent after the kill. The split comes from the events of the brokers that survive:
+It runs real processes: three brokers and ZooKeeper. The victim leads half of the partitions and follows the other half;
+in one run it is an ordinary broker, in the other the controller. A producer with acks=all writes to all partitions at a
+steady pace before and after the kill, and sends one record to each at the kill. The figure is the time until every
+partition has acknowledged a record that was sent after the kill. The events of the surviving brokers split it:
 
-    detect   until the suspicion was decided (off: until the session had ended and the controller heard of it)
-    decide   until the first new state was in ZooKeeper: the decision, and its first write
-    commit   until the last was
-    tell     until the last broker had taken its last order
-    client   until the last partition was acknowledged
+    detect   until the suspicion was decided, or without fast fail-over until the controller saw the session end
+    decide   until the first new state was in ZooKeeper: the decision and its first write
+    commit   until the last new state was in ZooKeeper
+    tell     until the last broker had applied its last control request
+    client   until the last partition had acknowledged a record
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from klamm.testing.cluster import KlammCluster, running_cluster
 SESSION_TIMEOUT_MS: Final = 6_000
 GIVE_UP_S: Final = 120.0
 STEADY_S: Final = 2.0
-"""Under load before the kill: fetchers, purgatories and connections are as they are in life."""
+"""Time under load before the kill, so that fetchers, purgatories and connections are in their usual state."""
 EVENTS_SETTLE_S: Final = 0.5
-"""Events are written a moment after what they are about, off the critical path."""
+"""Events are written a moment later, off the critical path."""
 LED, FOLLOWED = "led", "followed"
 BROKER, CONTROLLER = "broker", "controller"
 ON, OFF = "on", "off"
@@ -43,18 +43,18 @@ ON, OFF = "on", "off"
 
 class FailoverTimes(NamedTuple):
     seconds: float
-    """Until the last partition was acknowledged."""
+    """Until the last partition had acknowledged a record."""
     by_topic: dict[str, float]
     median: float
     split: dict[str, float]
 
 
 def bench(*, partitions: int, rounds: int, zookeeper: str) -> dict[str, Any]:
-    """`partitions`: so many led by the victim, and as many followed."""
+    """The victim leads `partitions` partitions and follows as many others."""
     samples: dict[tuple[str, str], list[FailoverTimes]] = {}
     for _ in range(rounds):
         for victim in (BROKER, CONTROLLER):
-            for fast in (ON, OFF):  # alternating, so that a busy minute of the machine hits both
+            for fast in (ON, OFF):  # alternate, so that a busy minute of the machine affects both
                 samples.setdefault((victim, fast), []).append(_round(partitions, victim, fast, zookeeper))
     return {
         "partitions_led": partitions,
@@ -130,7 +130,7 @@ async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, d
 
 
 def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
-    """The victim at the head of every assignment, and in the middle of every one; the others take turns."""
+    """One topic has the victim as its first replicas, one as its second; the other brokers take turns."""
     others = [b for b in cluster.broker_ids if b != victim]
     led, followed = {}, {}
     for number in range(partitions):
@@ -158,7 +158,7 @@ def _knows(cluster: KlammCluster, broker: int, topic: str, partitions: int) -> b
 
 
 def _events(cluster: KlammCluster) -> Iterator[dict[str, Any]]:
-    """Of the brokers that live, in no order; a line that is being written is left out."""
+    """Events of the live brokers, unordered, without a line that is still being written."""
     for broker in cluster.alive:
         for line in (cluster.directory(broker).parent / "state-change.json").read_bytes().splitlines():
             try:
@@ -168,7 +168,7 @@ def _events(cluster: KlammCluster) -> Iterator[dict[str, Any]]:
 
 
 def split(events: Sequence[Mapping[str, Any]], killed: float, acknowledged: float) -> dict[str, float]:
-    """Seconds of each step; one that cannot be told from the next is 0."""
+    """Seconds of each step; 0 if a step cannot be separated from the next."""
     since = [event for event in events if event["time_ms"] / 1000 >= killed]
     changes = [event for event in since if "partition" in event and event["time_ms"] / 1000 <= acknowledged]
     committed = sorted(e["time_ms"] / 1000 for e in changes if e["role"] == "controller")

@@ -1,8 +1,8 @@
-"""A relay in front of ZooKeeper that counts what goes through it, by kind: the same eyes for any controller.
+"""A relay in front of ZooKeeper that counts operations by kind, the same way for any controller.
 
-A multi or a multi-read counts once as a request, and each operation inside it under its own name. Watches set in bulk
-count one each. Pings are left out: they count time, not work. What is relayed is slower than what is not, so nothing
-is timed while it is in the way.
+A multi or multi-read counts as one request, and each operation in it under its own name. Watches set in bulk count one
+each. Pings do not count, because they depend on time, not on work. The relay slows connections down, so nothing is
+timed while it is in use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_A_CLASS: Final = {"Create": "create", "Delete": "delete", "SetData": "set", 
 
 
 class OperationCounter:
-    """Fed with the bytes of one connection from the client on, in any pieces."""
+    """Takes the bytes that a client sends on one connection, in pieces of any size."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
@@ -50,7 +50,7 @@ class OperationCounter:
 
     def _count(self, frame: bytes) -> None:
         if not self._greeted:
-            self._greeted = True  # the first frame asks for a session and has no operation
+            self._greeted = True  # the first frame requests a session and is not an operation
             return
         reader = JuteReader(frame)
         reader.int32()

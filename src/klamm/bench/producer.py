@@ -1,9 +1,9 @@
-"""A producer with acks=all that shows each partition's acknowledgement, for figures about fail-over.
+"""A producer with acks=all that reports the acknowledgements of each partition, for measuring fail-over.
 
-It behaves as the Java client does: all partitions of one leader go into one request, an error or a lost connection
-makes it ask for metadata, and it tries again after a `retry.backoff.ms` of 100. One record at a time per partition and
-one request in flight per broker, so that the machine is not busy with the load. (librdkafka sends a request for each
-partition, of which a broker takes one at a time from a connection: with 2,000 partitions that queue would be measured.)
+It behaves like the Java client: it sends one request with all partitions of a leader, asks for metadata after an error
+or a lost connection, and retries after a `retry.backoff.ms` of 100. It sends one record at a time per partition and one
+request at a time per broker, to keep the load small. (librdkafka sends one request per partition, and a broker handles
+one request at a time per connection: with 2,000 partitions the figure would measure that queue.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from klamm.wire.records import Record, build_batch
 
 RETRY_BACKOFF_S: Final = 0.1
 PACE_S: Final = 2.0
-"""Each partition gets a record so often."""
+"""Seconds between two records of a partition."""
 TURNS: Final = 10
 PRODUCE_VERSION: Final = 7
 METADATA_VERSION: Final = 7
@@ -42,14 +42,14 @@ class SteadyProducer:
         self._topics = list(topics)
         self._leaders: dict[TopicPartition, int] = {}
         self._waiting: dict[int, dict[TopicPartition, float]] = {}
-        """By leader: partitions with a record to send, and when it was given to us."""
+        """By leader: the partitions with a record to send, and the time of `send`."""
         self._outstanding: set[TopicPartition] = set()
         self._behind: dict[TopicPartition, float] = {}
-        """Partitions that get a record as soon as the one before is acknowledged."""
+        """Partitions that get a record as soon as the previous one is acknowledged."""
         self._doubtful: dict[TopicPartition, float] = {}
-        """Whose leader is to be looked up: their records wait here."""
+        """Partitions whose leader must be looked up; their records wait here."""
         self.acknowledged: dict[TopicPartition, tuple[float, float]] = {}
-        """When the last acknowledged record was given to us, and when it was acknowledged."""
+        """Times of `send` and of the acknowledgement, for the last acknowledged record of a partition."""
         self._records = build_batch([Record(None, b"x" * 100, int(time.time() * 1000))])
         self._news = asyncio.Condition()
         self._senders: dict[int, asyncio.Task[None]] = {}
@@ -74,7 +74,8 @@ class SteadyProducer:
                     raise ended
 
     async def send(self, partitions: Iterable[TopicPartition], *, behind: bool = False) -> None:
-        """One record to each. A partition that still waits for its last one gets none, or, `behind`, right after it."""
+        """Send a record to each partition. One that still waits for an acknowledgement gets none, or one after it with
+        `behind`."""
         now = time.time()
         for name in partitions:
             if name not in self._outstanding:
@@ -86,7 +87,7 @@ class SteadyProducer:
             self._news.notify_all()
 
     async def wait_acknowledged(self, since: float, timeout: float) -> dict[TopicPartition, float]:
-        """When each partition was first acknowledged a record that was given to us after `since`."""
+        """For each partition, the first acknowledgement of a record that was sent after `since`."""
         first: dict[TopicPartition, float] = {}
 
         def complete() -> bool:
@@ -166,7 +167,7 @@ class SteadyProducer:
                 self._news.notify_all()
 
     async def _look_up(self) -> None:
-        """From the first broker that answers; one that did not is asked last from now on."""
+        """Ask the first broker that answers. One that does not answer is tried last from now on."""
         for address in list(self._bootstrap):
             connection = BrokerConnection(AsyncioNetwork(), *address, CLIENT_ID, SystemClock())
             try:

@@ -1,7 +1,7 @@
-"""Stub brokers: registered in ZooKeeper, they answer every control request at once and remember when it came.
+"""Stub brokers, registered in ZooKeeper, that answer every control request at once and note its time.
 
-What is measured is the controller alone: no log is created, no follower fetches. Times are taken when the last byte of
-a request has arrived.
+They create no logs and fetch nothing, so only the controller is measured. The time of a request is when its last byte
+arrives.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FRAME_BYTES_MAX = 1 << 30
 
 QUIET_S = 1.5
 PAUSE_S = 0.1
-"""A ZooKeeper that takes longer for the smallest read is not serving."""
+"""A ZooKeeper that takes longer for the smallest read is pausing."""
 IDLE_SHARE = 0.1
-"""Of a processor: what an idle process may use. A JVM that has nothing to do takes a few hundredths."""
+"""Share of a CPU that an idle process may use. An idle JVM uses a few hundredths."""
 
 
 class BenchFailed(KlammError):
-    """One line: why there are no figures."""
+    """The message says in one line why there are no figures."""
 
 
 class Process(Protocol):
-    """The controller, from outside."""
+    """The controller process, seen from outside."""
 
     def cpu_seconds(self) -> float: ...
 
@@ -71,7 +71,7 @@ class StubBroker:
         self.last_received = 0.0
 
     def forget(self) -> None:
-        """What was received so far: another controller's turn."""
+        """Forget what was received; it is another controller's turn."""
         self.received = Counter()
         self.bytes_received = 0
 
@@ -88,7 +88,7 @@ class StubBroker:
         await registration.register(self._zk, self.id, document)
 
     async def shut_down(self, controller: Endpoint) -> None:
-        """The request of a broker that wants to stop, until it is answered that nothing is led here any more."""
+        """Send ControlledShutdown; return when the answer says that this broker leads nothing."""
         assert self._zk is not None
         epoch = (await self._zk.get(broker_id.path(self.id))).stat.czxid
         connection = BrokerConnection(self._network, controller.host, controller.port, "stub", self._clock)
@@ -102,7 +102,7 @@ class StubBroker:
             raise ProtocolError(f"controlled shutdown of {self.id} was answered {answer}")
 
     async def leave(self) -> None:
-        """The session ends, and with it the registration: what a controller sees of a broker that died."""
+        """End the session and with it the registration, which is all that a controller sees of a broker's death."""
         assert self._zk is not None
         await self._zk.close()
         self._zk = None
@@ -115,7 +115,7 @@ class StubBroker:
     async def _handle(self, context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
         answer = _ANSWERS.get(header.api_key)
         if answer is None:
-            raise ProtocolError(f"{header.api_key.name} is not for a stub")
+            raise ProtocolError(f"a stub broker does not handle {header.api_key.name}")
         self.last_received = time.monotonic()
         self.received[header.api_key.name] += 1
         self.bytes_received += len(body)
@@ -129,9 +129,11 @@ async def quiet(
     ask_zookeeper: Callable[[], Awaitable[object]],
     timeout_s: float = 600.0,
 ) -> float:
-    """Seconds from `since` until the last control request. It was the last when for `QUIET_S` nothing followed and the
-    controller did nothing: one that is still busy has more to say, and so has one that waits for a ZooKeeper which
-    collects its garbage."""
+    """Seconds from `since` until the last control request.
+
+    It was the last if nothing followed for `QUIET_S` while the controller was idle. A busy controller may send more,
+    and so may one that waits for a ZooKeeper in a garbage collection.
+    """
     deadline = time.monotonic() + timeout_s
     began, used = time.monotonic(), process.cpu_seconds()
     while time.monotonic() < deadline:
@@ -146,4 +148,4 @@ async def quiet(
             if process.cpu_seconds() - used < IDLE_SHARE * (now - began):
                 return last - since
             began, used = now, process.cpu_seconds()
-    raise BenchFailed(f"the controller sent nothing, or without end, for {timeout_s:.0f} s")
+    raise BenchFailed(f"the controller sent no request, or did not stop sending, for {timeout_s:.0f} s")

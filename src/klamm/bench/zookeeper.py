@@ -1,10 +1,10 @@
-"""klamm bench zookeeper: our ZooKeeper client and kazoo on one real server, in turn, over the same znodes.
+"""klamm bench zookeeper: klamm's ZooKeeper client and kazoo in turn, on one real server and the same znodes.
 
-Each client does what it does best: ours by bulk calls, kazoo by its asynchronous API with a bounded window of requests
-in flight. Every set states the version it expects, ours carry a fence besides, as a controller's do. Every sample is a
-new session, so that neither meets what an earlier one left (watches, a warm window). One round of both goes before and
-does not count: a server in its first seconds is compiling itself. Seconds of the wall are what counts; beside them the
-seconds that this process spent on a processor, which a busy machine moves less.
+Each client is used at its best: klamm's with bulk calls, kazoo with its asynchronous API and a bounded window of
+requests in flight. Every set states the expected version; klamm's also carry a fence, as a controller's do. Every
+timing uses a new session, so that nothing is left from an earlier one (watches, a warm window). One round of both comes
+first and does not count, because a server compiles its code in the first seconds. The figures are wall-clock seconds;
+the report also has the CPU seconds of this process, which a busy machine distorts less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 30_000
 KAZOO_IN_FLIGHT: Final = 5_000
-"""More gains kazoo nothing: one thread writes and reads for it."""
+"""A larger window does not help kazoo, which writes and reads in one thread."""
 DATA_BYTES: Final = 80
 NODES_PER_PARENT: Final = 100
 FENCE: Final = "/fence"
@@ -42,7 +42,7 @@ OPERATIONS: Final = ("get", "set", "watch")
 
 
 class WrongAnswer(KlammError):
-    """A client did not do what it was timed for."""
+    """A client did not do the work that was timed."""
 
 
 class Timing(NamedTuple):
@@ -55,7 +55,7 @@ class ClientBench:
         self._address = address
         self._paths = [f"/bench/{n // NODES_PER_PARENT:05d}/{n % NODES_PER_PARENT}" for n in range(nodes)]
         self._data = bytes(random.Random(1).choices(range(32, 127), k=DATA_BYTES))
-        self._version = 0  # of every node: each round of sets moves all of them by one
+        self._version = 0  # of every znode: each round of sets adds one to all of them
 
     async def fill(self) -> None:
         async with self._ours().running() as zk:
@@ -73,17 +73,17 @@ class ClientBench:
             if operation == "set":
                 count = len(self._paths)
                 ops = Sets(self._paths, [self._data] * count, [self._version] * count)
-                sample, results = await _timed(lambda: zk.write_many(ops, Fence(FENCE, 0)))
-                self._version += 1  # which the next one expects of each, kazoo's too
+                timing, results = await _timed(lambda: zk.write_many(ops, Fence(FENCE, 0)))
+                self._version += 1  # the version that the next round expects, kazoo's too
                 _check(len(results) == count and not any(isinstance(r, Exception) for r in results), "a set failed")
-                return sample
+                return timing
             if operation == "watch":
-                sample, nodes = await _timed(lambda: zk.get_many_and_watch(self._paths, lambda _: None))
+                timing, nodes = await _timed(lambda: zk.get_many_and_watch(self._paths, lambda _: None))
                 _check(zk.watch_count == len(self._paths), "a watch is missing")
             else:
-                sample, nodes = await _timed(lambda: zk.get_many(self._paths))
+                timing, nodes = await _timed(lambda: zk.get_many(self._paths))
             _check(all(node is not None and node.data == self._data for node in nodes), "a node was not read")
-            return sample
+            return timing
 
     # --- kazoo -------------------------------------------------------------------------------------------------------
 
@@ -91,12 +91,12 @@ class ClientBench:
         client = KazooClient(hosts=self._address, timeout=SESSION_TIMEOUT_MS / 1000)
         await asyncio.to_thread(client.start, SESSION_TIMEOUT_MS / 1000)
         try:
-            sample, results = await _timed(lambda: asyncio.to_thread(self._kazoo, client, operation))
+            timing, results = await _timed(lambda: asyncio.to_thread(self._kazoo, client, operation))
         finally:
             await asyncio.to_thread(client.stop)
             await asyncio.to_thread(client.close)
         _check(len(results) == len(self._paths), "kazoo gave too few answers")
-        return sample
+        return timing
 
     def _kazoo(self, client: KazooClient, operation: str) -> list[Any]:
         if operation == "set":
@@ -109,7 +109,7 @@ class ClientBench:
 
 
 def _ignore(event: object) -> None:
-    """A watch that fires when its session is closed."""
+    """The watch fires when its session is closed."""
 
 
 def _windowed(paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
@@ -124,7 +124,7 @@ def _windowed(paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
 
 
 async def _timed(work: Callable[[], Awaitable[list[Any]]]) -> tuple[Timing, list[Any]]:
-    gc.collect()  # the garbage of the sample before is not this one's
+    gc.collect()  # do not count the garbage of the previous timing
     wall, processor = time.monotonic(), time.process_time()
     results = await work()
     return Timing(time.monotonic() - wall, time.process_time() - processor), results
@@ -138,15 +138,15 @@ def _check(holds: bool, what: str) -> None:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _figures(operations: int, samples: Sequence[Timing]) -> dict[str, float]:
-    walls = [sample.wall for sample in samples]
+def _figures(operations: int, timings: Sequence[Timing]) -> dict[str, float]:
+    walls = [timing.wall for timing in timings]
     median = statistics.median(walls)
     return {
         "operations": operations,
         "seconds": round(median, 3),
         "seconds_least": round(min(walls), 3),
         "seconds_most": round(max(walls), 3),
-        "processor_seconds": round(statistics.median(sample.processor for sample in samples), 3),
+        "processor_seconds": round(statistics.median(timing.processor for timing in timings), 3),
         "operations_per_second": round(operations / median),
     }
 
@@ -182,8 +182,8 @@ async def run(*, nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def bench(*, nodes: int, rounds: int) -> dict[str, Any]:
-    """On the event loop that a broker runs on, and with the garbage collector set as a controller does while it loads:
-    both clients keep what they read, and looking through it again and again frees nothing."""
+    """Use the event loop of a broker, and the garbage collector settings of a controller that loads its context: both
+    clients keep what they read, so collecting again and again would free nothing."""
     thresholds = gc.get_threshold()
     gc.set_threshold(GC_THRESHOLD_WHILE_LOADING, *thresholds[1:])
     try:

@@ -1,1 +1,1 @@
-"""A whole cluster in one thread and virtual time, replayed from one seed."""
+"""A whole cluster in one thread and in virtual time, determined by one seed."""

@@ -1,9 +1,9 @@
-"""A simulated broker: it obeys control requests as a real one does, fences included, but keeps no records.
+"""A simulated broker: it handles control requests like a real one, including the fences, but stores no records.
 
-What it does with a request is klamm's own broker in short (`broker/replica_manager.py`): broker epoch, controller
-epoch, leader epoch; nobody is followed who is not known to live; partitions of a failed log directory answer with
-KAFKA_STORAGE_ERROR. Each thing that it obeys is told to the checker. What a network does to requests is done here,
-where a request begins and ends: late answers, requests that never came, answers that never arrived.
+It is a short form of klamm's own broker (`broker/replica_manager.py`): it checks broker epoch, controller epoch and
+leader epoch, follows only brokers that are known to be alive, and answers KAFKA_STORAGE_ERROR for partitions of a
+failed log directory. It reports everything that it obeys to the checker. It also simulates a bad network for requests:
+late answers, lost requests and lost answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from klamm.wire.server_connection import RequestHeader
 
 
 class Role(NamedTuple):
-    """What a replica was last told to be."""
+    """The last role that a controller gave to a replica."""
 
     state: LeaderAndIsr
     zk_version: int
@@ -48,7 +48,7 @@ class Role(NamedTuple):
 
 
 class RequestFaults:
-    """How this broker's network behaves; changed while it runs."""
+    """How the network treats requests to one broker. Changes during the run."""
 
     def __init__(self) -> None:
         self.end()
@@ -69,7 +69,7 @@ class SimulatedBroker:
         self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
         self.roles: dict[TopicPartition, Role] = {}
         self.offline: set[TopicPartition] = set()
-        """On a failed log directory."""
+        """Replicas on a failed log directory."""
         self._alive: frozenset[BrokerId] = frozenset()
         self._metadata: dict[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...]]] = {}
 
@@ -102,13 +102,13 @@ class SimulatedBroker:
         try:
             response = self._obey(header.api_key, request)
         except Exception as error:
-            self._checker.fail(error)  # the listener would only log it
+            self._checker.fail(error)  # the listener only logs it
             raise
         if self._random.random() < self._faults.lose_reply:
             raise CloseConnection("the answer got lost")
         return [encode_response(response, header.api_version)]
 
-    # --- three orders ---
+    # --- control requests ---
 
     def _obey(self, api_key: ApiKey, request: Any) -> Any:
         error = self._fence(api_key, request)
@@ -160,7 +160,7 @@ class SimulatedBroker:
         if known is not None and state.leader_epoch <= known.state.leader_epoch:
             return name, ErrorCode.STALE_CONTROLLER_EPOCH
         if state.leader != self.id and state.leader not in self._alive:
-            return name, ErrorCode.NONE  # nobody to follow; it stays as it was
+            return name, ErrorCode.NONE  # no leader to follow; the role stays as it was
         self._checker.on_order(
             self.id, name, (state, entry.zk_version), None if known is None else known.state.leader_epoch
         )

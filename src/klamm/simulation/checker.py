@@ -1,8 +1,8 @@
-"""Watches a run: takes down what happens, keeps the facts that invariants are about, and asks them after every event.
+"""Watches a run: records the events, keeps the facts that the invariants need, and checks them after every event.
 
-The rules themselves are pure and elsewhere (`invariants`, `healed`). A violation ends the run, with the last events
-before it; equal runs leave equal digests. `reached` counts the rare ways through the code that a run came by, so that
-nobody takes a simulation for proof of what it never did.
+The invariants themselves are pure functions (`invariants`, `healed`). A violation ends the run and carries the last
+events before it. Equal runs have equal digests. `reached` counts rare paths through the code, so that a simulation is
+not taken as proof of what it never did.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 LAST_EVENTS: Final = 40
 OPERATOR_SESSION: Final = 0
-"""Of hands laid on the tree directly."""
+"""Session id of writes that bypass sessions (`tree_access`)."""
 CONTROL_REQUESTS: Final = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
 
 
 class Violation(KlammError):
-    """An invariant is broken: a bug, by definition."""
+    """An invariant does not hold, which is by definition a bug."""
 
     def __init__(self, invariant: str, about: str, seconds: float, events: Iterable[str] = ()) -> None:
         super().__init__(f"{invariant} at {seconds:.3f} s: {about}")
@@ -68,7 +68,7 @@ class Checker:
         self.ways: Counter[str] = Counter()
         self.controller_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
         self._first_epoch: ControllerEpoch = INITIAL_CONTROLLER_EPOCH
-        """With which the znode was created, and set until its version is as high."""
+        """The epoch with which the znode was created, and which is set again until its version has caught up."""
         self.elections = 0
         self._elected_session = OPERATOR_SESSION
         self._elected_at = 0
@@ -80,7 +80,7 @@ class Checker:
         self._lives: dict[str, int] = {}
         self._acting: dict[Leadership, BrokerId] = {}
         self.unclean_allowed: set[str] = set()
-        """Topics for which the operator gave up records, once or for good."""
+        """Topics for which the operator allowed an unclean election."""
 
     # --- the record of a run ---
 
@@ -89,7 +89,7 @@ class Checker:
         return self._digest.hexdigest()
 
     def note(self, *words: Any) -> None:
-        """One line of the trace."""
+        """Add one line to the trace."""
         line = f"{self._clock.monotonic():.6f} {' '.join(map(str, words))}"
         self.events += 1
         self._last.append(line)
@@ -103,7 +103,7 @@ class Checker:
             raise Violation(invariant, wrong, self._clock.monotonic(), self._last)
 
     def fail(self, error: BaseException) -> None:
-        """Kept for the scenario to raise: where it was found it would end as somebody's lost connection."""
+        """Keep an error for `raise_violation`. Raised here, it would only close a connection."""
         self.violation = self.violation or error
 
     def raise_violation(self) -> None:
@@ -111,7 +111,7 @@ class Checker:
             raise self.violation
 
     def emit(self, records: Iterable[EventRecord]) -> None:
-        """ports.EventSink of every controller: an exception is a bug, whether it ended a term or set a znode aside."""
+        """ports.EventSink of every controller. An exception that ended a term or quarantined a znode is a bug."""
         for record in records:
             if isinstance(record, Decision):
                 self.note(record.broker, record.event, record.cause, record.detail)
@@ -154,13 +154,13 @@ class Checker:
         if kind == "create":
             self._first_epoch = epoch
         if session == OPERATOR_SESSION or epoch == self._first_epoch:
-            return  # created, for the election that follows
+            return  # created for the election that follows
         if node.mzxid == self._elected_at:
-            return  # the version goes up with the epoch, in the same transaction
+            return  # the version rises with the epoch in the same transaction
         self.require("S5", invariants.controller_epoch_rises(self.controller_epoch, epoch))
         owner = self._nodes.get(controller_znode.PATH)
         if owner is None or owner.owner != session:
-            self.require("S7", f"controller epoch {epoch} was begun by a session that does not hold /controller")
+            self.require("S7", f"controller epoch {epoch} was started by a session that does not own /controller")
         self.controller_epoch = epoch
         self._elected_session = session
         self._elected_at = node.mzxid
@@ -193,7 +193,7 @@ class Checker:
         try:
             self._assigned[topic] = topic_znode.decode(path, node.data).partitions
         except ZNodeError:
-            pass  # the operator's junk: what was right before it is still meant
+            pass  # the operator's junk: the assignment before it still applies
 
     def _on_state(self, name: TopicPartition, node: TreeNode, kind: str, path: str, session: int) -> None:
         try:
@@ -218,7 +218,7 @@ class Checker:
         self.require("S7", invariants.only_the_elected_writes(kind, path, session, self._elected_session))
         self.require("S7", invariants.state_of_the_elected(name, after, self.controller_epoch))
 
-    # --- a host sent, a broker obeyed ---
+    # --- a host sent a request, or a broker obeyed one ---
 
     def on_sent(self, host: str, frame: bytes, own_epoch: ControllerEpoch | None) -> None:
         epoch = controller_epoch_of(frame)
@@ -238,7 +238,7 @@ class Checker:
         state = told[0]
         self.note(broker, "follows order", name, state)
         self.require("S8", invariants.order_is_newer(broker, name, state.leader_epoch, known))
-        self.require("order", invariants.told_is_written(broker, name, told, self._written.get(name, ())))
+        self.require("order", invariants.sent_state_was_written(broker, name, told, self._written.get(name, ())))
         if state.leader == broker:
             leadership = Leadership(self._lives.get(name.topic, 0), name, state.leader_epoch)
             self.require("S4", invariants.one_leader(self._acting, leadership, broker))
@@ -267,13 +267,13 @@ class Checker:
         metadata: Metadata,
         leads: Mapping[TopicPartition, LeaderEpoch],
     ) -> None:
-        """The controller has nothing to do, and this broker nothing to hear."""
+        """The controller has nothing to do, and no request to this broker is pending."""
         told = {name: known[0] for name, known in metadata.partitions.items()}
-        self.require("E1", invariants.has_heard(broker, decided, told, leads))
+        self.require("E1", invariants.knows_decisions(broker, decided, told, leads))
 
 
 def controller_epoch_of(frame: bytes) -> ControllerEpoch | None:
-    """Of a control request as it leaves: size, header (flexible, as all that we send), controller id, its epoch."""
+    """The controller epoch of a control request: after the size, a flexible header and the controller id."""
     if len(frame) < 14 or int.from_bytes(frame[4:6], "big") not in CONTROL_REQUESTS:
         return None
     start = 14 + max(int.from_bytes(frame[12:14], "big", signed=True), 0) + 1

@@ -1,8 +1,8 @@
-"""A cluster in virtual time: our ZooKeeper, processes with a real controller and a simulated broker each, an operator.
+"""A cluster in virtual time: klamm's ZooKeeper, processes with a real controller and a simulated broker, an operator.
 
-Everything random comes from one seed: delays, faults, who crashes when, what the operator does, and which kinds of all
-that this seed knows at all: runs in which everything happens hide what few things together would show. The code under
-klamm.controller and klamm.zookeeper runs as it is.
+One seed determines everything random: delays, faults, crashes, and the actions of the operator. It also selects the
+kinds of failures and actions that occur at all, because runs with all kinds hide what a few together would show. The
+code in klamm.controller and klamm.zookeeper runs unchanged.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ T = TypeVar("T")
 BEGIN_SECONDS: Final = 2.0
 CREATED_AT_ONCE: Final = 2
 HEALING_SECONDS_MAX: Final = 150.0
-"""The slow retry comes every 30 s, a call times out after 30 s, a crashed process is back after 12 s."""
+"""Enough for the slow retry (every 30 s), the timeout of a call (30 s) and a restart (12 s)."""
 KIND_IS_ON: Final = 0.6
 CLOSE_UPON_ANOTHER: Final = 0.4
 CLOSE_SECONDS: Final = 0.3
-"""As long as an answer of ZooKeeper may take."""
+"""The longest time that an answer of ZooKeeper may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A workload and its faults, as data."""
+    """A workload and its failures, as data."""
 
     seed: int
     brokers: int = 0
-    """0: three to five, by the seed."""
+    """0 lets the seed choose three to five."""
     partitions: int = 3
-    happenings: int = 32
+    incidents: int = 32
     seconds: float = 45.0
 
 
@@ -64,9 +64,9 @@ class RunSummary:
     events: int
     elections: int
     seconds: float
-    """Virtual."""
+    """Virtual time."""
     ways: dict[str, int] = field(default_factory=dict)
-    """What the run came by, and how often."""
+    """Rare paths through the code, and how often the run took each."""
 
 
 class SimulatedCluster:
@@ -93,17 +93,17 @@ class SimulatedCluster:
         )
         self.fast_failover = rng.random() < 0.5
         self.follower_lag = rng.choice((0.0, 0.0, 0.05, 0.5))
-        """Seconds that a second ZooKeeper server may be behind; 0: there is none."""
+        """Seconds that a second ZooKeeper server may be behind. 0 means that there is none."""
         self.zookeepers = (ZOOKEEPER_HOST, FOLLOWER_HOST) if self.follower_lag else (ZOOKEEPER_HOST,)
         self.tree = TreeAccess(self.server.service)
         self.checker = Checker(self.clock, self.tree.nodes, self._on_decision)
-        self._deleted_unheard: set[str] = set()
+        self._deletions_missed: set[str] = set()
         count = scenario.brokers or self.random.choice((3, 3, 4, 5))
         self.processes = [SimulatedProcess(self, BrokerId(number)) for number in range(1, count + 1)]
         self._by_host = {process.host: process for process in self.processes}
         self._by_id = {process.id: process for process in self.processes}
         self._calls: dict[int, tuple[str, SimulatedProcess, int]] = {}
-        """What was asked, of whom, in which life of it."""
+        """The call, the process that it went to, and the life of that process."""
         self._calls_made = 0
         self.operator = Operator(self)
         self.failures = Failures(self)
@@ -143,22 +143,22 @@ class SimulatedCluster:
                 await process.kill()
 
     async def _let_things_happen(self) -> None:
-        happenings = self._chosen()
+        incidents = self._chosen()
         await asyncio.sleep(self.random.uniform(0, BEGIN_SECONDS))
         for _ in range(CREATED_AT_ONCE):
             self.operator.create()
         for moment in self._moments():
             await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
-            name, happen = self.random.choice(happenings)
+            name, happen = self.random.choice(incidents)
             self.checker.note(name)
             self.checker.reached(name)
             await happen()
             self.look()
 
     def _moments(self) -> list[float]:
-        """Many by themselves; some close upon another, because what meets an event half done is what breaks things."""
+        """Many incidents come alone, some close after another, because bugs show when an event is half done."""
         moments: list[float] = []
-        for _ in range(self.scenario.happenings):
+        for _ in range(self.scenario.incidents):
             if moments and self.random.random() < CLOSE_UPON_ANOTHER:
                 moments.append(moments[-1] + self.random.uniform(0, CLOSE_SECONDS))
             else:
@@ -166,14 +166,14 @@ class SimulatedCluster:
         return sorted(moments)
 
     def _chosen(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Kinds of this seed: some, each alone as likely as another; to ask and to fail in equal parts."""
+        """The kinds of this seed. Each is equally likely to be in; operator actions and failures have equal weight."""
         asked = [(name, _as_coroutine(action)) for name, action in self.operator.actions().items()]
         failing = list(self.failures.kinds().items())
         some_asked = [entry for entry in asked if self.random.random() < KIND_IS_ON] or asked
         some_failing = [entry for entry in failing if self.random.random() < KIND_IS_ON] or failing
         return some_asked * len(some_failing) + some_failing * len(some_asked)
 
-    # --- what processes and people ask of the world ---
+    # --- calls of the processes and the operator ---
 
     def fetches(self, follower: BrokerId, leader: BrokerId, name: TopicPartition, epoch: LeaderEpoch) -> bool:
         one, other = self._by_id.get(follower), self._by_id[leader]
@@ -183,7 +183,7 @@ class SimulatedCluster:
         return reached and one.broker.follows(leader, name, epoch)
 
     async def call(self, what: str, process: SimulatedProcess, work: Awaitable[T]) -> T:
-        """A request to a process's controller. Everybody gets an answer, or the process has died."""
+        """A request to the controller of a process. It must be answered unless the process dies (E4)."""
         self._calls_made += 1
         number = self._calls_made
         self._calls[number] = (what, process, process.life)
@@ -204,7 +204,7 @@ class SimulatedCluster:
             self.checker.on_sent(source, data, epoch)
 
     def _on_decision(self, record: Decision) -> None:
-        """A topic is gone; a broker that runs but is not registered, or not readably so, does not hear of it."""
+        """Note deleted topics of which a broker learns nothing, because it has no readable registration."""
         if record.event == "topic-deleted":
             acting = self._by_id[record.broker].controller
             known = acting.statistics().live_brokers if acting is not None else ()
@@ -213,21 +213,21 @@ class SimulatedCluster:
                 process for process in self.processes if process.id not in known or str(process.id) not in registered
             ]
             if any(process.broker is not None for process in unknown):
-                self._deleted_unheard.add(record.detail)
+                self._deletions_missed.add(record.detail)
 
     def _on_write(self, kind: str, path: str, session: int) -> None:
         self.checker.on_write(kind, path, session)
         if kind == "delete" and path.startswith(f"{broker_id.PARENT}/"):
             for process in self.processes:
                 if process.broker is not None and path == broker_id.path(process.id):
-                    # What waits for it is dropped, and with it the word that a topic is gone.
+                    # Pending requests to it are dropped, and with them the deletion of topics.
                     cached = {name.topic for name in process.broker.metadata.partitions}
-                    self._deleted_unheard |= {t for t in cached if topic_znode.path(t) not in self.tree.nodes}
+                    self._deletions_missed |= {t for t in cached if topic_znode.path(t) not in self.tree.nodes}
 
-    # --- looking ---
+    # --- checks ---
 
     def look(self) -> None:
-        """Between two events: raise what was found meanwhile, and see that nobody keeps what he must not."""
+        """Between two events: raise what was found meanwhile, and check that a resigned controller keeps nothing."""
         self.checker.raise_violation()
         for process in self.processes:
             if process.controller is not None:
@@ -235,7 +235,7 @@ class SimulatedCluster:
                 self._look_at_brokers_of(process)
 
     def _look_at_brokers_of(self, acting: SimulatedProcess) -> None:
-        """Unless they are about to hear more, or somebody newer than this controller has spoken to them."""
+        """Check brokers to which no request is pending and which know no newer controller."""
         term = acting.term_at_rest
         if term is None:
             return
@@ -243,20 +243,20 @@ class SimulatedCluster:
         for broker, live in term.context.brokers.items():
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
             if heard is not None and (heard.epoch, heard.controller_epoch) == (live.epoch, term.epoch):
-                # A replica that was given up while its broker was away is nobody's, in Kafka too (KIP-550).
+                # A replica that was removed while its broker was away is never deleted, in Kafka too (KIP-550).
                 mine = {term.context.name_of(i) for i in term.context.replicas.on(broker)}
                 leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}
                 self.checker.on_rest(broker, decided, heard.metadata, leads)
 
     async def _heal(self) -> None:
-        """No more faults, everybody runs, the operator has mended what only people can: then all must come right."""
-        await asyncio.sleep(1)  # what was begun last has begun
+        """End all faults, start all processes, repair what only an operator can; then the cluster must recover."""
+        await asyncio.sleep(1)  # the last incident has started
         await self.failures.end()
         self.faults.lose_request = self.faults.lose_reply = 0.0
         self.faults.delay_max = 0.02
         self.operator.mend()
         if self.operator.edited_states:
-            self.operator.move_controller()  # nobody watches states: who edits them has them loaded again
+            self.operator.move_controller()  # controllers do not watch states: after an edit a new one must load them
         for process in self.processes:
             if process.offline():
                 await process.leave()
@@ -272,25 +272,25 @@ class SimulatedCluster:
                 self.checker.require(*wrong)
 
     def _wrong(self) -> tuple[str, str] | None:
-        """Which of E1, E3 and E4 does not hold, and why."""
-        picture = healed.of_zookeeper(self.tree.nodes)
+        """The first of E1, E3 and E4 that does not hold, and why."""
+        snapshot = healed.of_zookeeper(self.tree.nodes)
         active = [process for process in self.processes if process.acts]
         running = [process.id for process in self.processes if process.runs]
         found = [
             ("E1", healed.one_controller([process.id for process in active], self._named_controller())),
-            ("E1", healed.everybody_is_registered(running, picture)),
-            ("E3", healed.nothing_is_left(self.tree.nodes, picture)),
-            ("E1", healed.every_partition_is_led(picture)),
+            ("E1", healed.every_broker_is_registered(running, snapshot)),
+            ("E3", healed.nothing_is_left(self.tree.nodes, snapshot)),
+            ("E1", healed.every_partition_is_led(snapshot)),
             ("E4", healed.every_call_is_answered(self.unanswered())),
         ]
         for process in active:
             assert process.controller is not None
             term = process.controller._term
             assert term is not None
-            found.append(("E1", healed.context_is_zookeeper(healed.of_context(term.context), picture)))
-        removed = self.operator.removed_by_hand | self._deleted_unheard
+            found.append(("E1", healed.context_is_zookeeper(healed.of_context(term.context), snapshot)))
+        removed = self.operator.removed_by_hand | self._deletions_missed
         found += [
-            ("E1", healed.metadata_is_zookeeper(process.id, process.broker.metadata, picture, removed))
+            ("E1", healed.metadata_is_zookeeper(process.id, process.broker.metadata, snapshot, removed))
             for process in self.processes
             if process.broker is not None
         ]
@@ -304,7 +304,7 @@ class SimulatedCluster:
 
 
 def gauges_of(process: SimulatedProcess) -> dict[str, float]:
-    """What its controller counts, of the cluster and of requests that wait."""
+    """The gauges of its controller about the cluster and pending requests."""
     return {
         str(name): process.metrics.value(name.group, name.type, name.name, **dict(name.tags))
         for name in process.metrics.names()
@@ -313,7 +313,7 @@ def gauges_of(process: SimulatedProcess) -> dict[str, float]:
 
 
 NO_CONTENT: Final = ("ControllerState", "RequestRateAndQueueTimeMs")
-"""Of the queue that every controller has, and of the past."""
+"""Gauges that a resigned controller keeps: about its event queue and about the past."""
 
 
 def _as_coroutine(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
@@ -324,7 +324,7 @@ def _as_coroutine(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
 
 
 def simulate(scenario: Scenario) -> RunSummary:
-    """Run one scenario to its end. Raises Violation when an invariant breaks."""
+    """Run one scenario to its end. Raises Violation if an invariant does not hold."""
 
     async def main() -> RunSummary:
         return await SimulatedCluster(scenario).run()

@@ -1,5 +1,4 @@
-"""What goes wrong by itself: processes, disks, sessions, networks, ZooKeeper. Everything passes, at the latest with the
-end of the scenario."""
+"""Failures of processes, disks, sessions, networks and ZooKeeper. All of them end, at the latest with the scenario."""
 
 from __future__ import annotations
 
@@ -40,11 +39,11 @@ class Failures:
             "controlled shutdown": self.controlled_shutdown,
         }
         if not self._cluster.follower_lag:
-            kinds["ZooKeeper outage"] = self.outage  # a follower would serve on alone, which none does
+            kinds["ZooKeeper outage"] = self.outage  # a lone follower would keep serving, which a real one does not
         return kinds
 
     async def crash(self) -> None:
-        """Back after less or more than a session's life; sometimes ZooKeeper is late to end the session."""
+        """Kill a process and restart it before or after its session ends. Sometimes ZooKeeper ends the session late."""
         if victim := self._victim():
             session = victim.zk.session_id if victim.zk is not None else 0
             await victim.kill()
@@ -59,13 +58,13 @@ class Failures:
             acting[0].start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
 
     async def bounce(self) -> None:
-        """Gone and back within moments: the controller sees one change, or none."""
+        """Restart a process so fast that the controller sees one change, or none."""
         if victim := self._victim():
             await victim.leave()
             victim.start_later(self._random.choice((0.0, 0.01, 0.1)))
 
     async def expiry(self) -> None:
-        """Of a session whose process lives."""
+        """Expire the session of a live process."""
         victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim = self._random.choice(victims)
@@ -73,8 +72,8 @@ class Failures:
             self._cluster.server.expire(victim.zk.session_id)
 
     async def session_given_up(self) -> None:
-        """By its process, which cannot reach ZooKeeper; but ZooKeeper lets the session live on (ZOOKEEPER-2985), and
-        whoever comes back finds the ephemerals of his former session in the way (KAFKA-7165)."""
+        """A process that cannot reach ZooKeeper gives its session up, but ZooKeeper keeps it (ZOOKEEPER-2985). When the
+        process returns, the ephemerals of the old session are still there (KAFKA-7165)."""
         victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim, network = self._random.choice(victims), self._cluster.network
@@ -94,7 +93,7 @@ class Failures:
             self._cluster.server.cut(victim.zk.session_id)
 
     async def partition(self) -> None:
-        """Between the controller and a broker, or any two; both ways or one."""
+        """Cut the network between the controller, or any process, and another one; in both directions or one."""
         processes = self._cluster.processes
         one = next((process for process in processes if process.acts), self._random.choice(processes))
         other = self._random.choice([process for process in processes if process is not one])
@@ -104,14 +103,14 @@ class Failures:
         self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.mend(one.host, other.host))
 
     async def stall(self) -> None:
-        """A process that hangs, its controller above all: everything it says or hears comes late."""
+        """A process hangs, preferably the controller: everything it sends and receives is late."""
         acting = [process for process in self._cluster.processes if process.acts]
         victim = acting[0] if acting and self._random.random() < 0.6 else self._victim()
         if victim is not None:
             self._cluster.network.stall(victim.host, self._random.uniform(0.2, 2 * SESSION_SECONDS))
 
     async def refusal(self) -> None:
-        """A listener that refuses although its broker lives (design D11)."""
+        """A listener refuses connections although its broker is alive (design D11)."""
         if victim := self._victim():
             self._cluster.network.refuse(victim.host)
             self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.accept(victim.host))
@@ -139,12 +138,12 @@ class Failures:
             self._spawn(self._random.choice(victims).shut_down())
 
     async def outage(self) -> None:
-        """Of the whole ensemble, shorter than a session mostly; its sessions outlive it."""
+        """Stop the whole ensemble, mostly for less than a session timeout. The sessions survive."""
         if self._outage is None or self._outage.done():
             self._outage = self._spawn(self._stop_zookeeper(self._random.uniform(0.1, 1.2) * SESSION_SECONDS))
 
     async def end(self) -> None:
-        """What lasts is over now."""
+        """End all failures that are still going on."""
         if self._outage is not None:
             await asyncio.gather(self._outage)
         self._cluster.network.heal()
@@ -160,7 +159,7 @@ class Failures:
         await server.start(ZOOKEEPER_HOST, ZOOKEEPER_PORT)
 
     def _keep_alive(self, session_id: int, seconds: float) -> None:
-        """ZooKeeper believes to have heard of it: its end comes late."""
+        """Make ZooKeeper expire a session late."""
         service = self._cluster.server.service
         session = service.sessions.get(session_id)
         if session is not None:
@@ -170,7 +169,7 @@ class Failures:
         return [process for process in self._cluster.processes if process.runs]
 
     def _victim(self) -> SimulatedProcess | None:
-        """Somebody stays alive."""
+        """A running process, unless it is the last one."""
         running = self._running()
         return self._random.choice(running) if len(running) > 1 else None
 

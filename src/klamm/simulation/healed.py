@@ -1,6 +1,8 @@
-"""What must hold once the world is whole again (E1, E3, E4), each a pure function over pictures of it.
+"""The invariants that must hold after recovery (E1, E3, E4), as pure functions over snapshots of the cluster.
 
-A `ClusterSnapshot` is what ZooKeeper, a controller's context and each broker's metadata must agree on.
+- E1: there is exactly one controller, and ZooKeeper, its context and the metadata of every broker agree.
+- E3: all requests made through ZooKeeper are done, and no partition is being moved.
+- E4: every call got an answer.
 """
 
 from __future__ import annotations
@@ -32,21 +34,23 @@ ASKED_BELOW: Final = tuple(f"{p}/" for p in (delete_topics.PARENT, isr_change.PA
 
 
 class ClusterSnapshot(NamedTuple):
+    """The facts on which ZooKeeper, a controller's context and the brokers' metadata must agree."""
+
     brokers: Mapping[BrokerId, BrokerEpoch]
     assignments: Mapping[TopicPartition, Assignment]
     states: Mapping[TopicPartition, tuple[LeaderAndIsr, int]]
-    """As `without_controller_epoch` gives it, with the znode's version."""
+    """Without the controller epoch, and with the version of the znode."""
 
 
 class Metadata(NamedTuple):
-    """A broker's cache: what UpdateMetadata told it."""
+    """The metadata cache of a broker, as UpdateMetadata filled it."""
 
     brokers: Collection[BrokerId]
     partitions: Mapping[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...]]]
-    """State as `without_controller_epoch` gives it, version, replicas."""
+    """State without the controller epoch, version of the znode, replicas."""
 
 
-# --- pictures ---
+# --- snapshots ---
 
 
 def of_zookeeper(nodes: Mapping[str, TreeNode]) -> ClusterSnapshot:
@@ -64,7 +68,7 @@ def of_zookeeper(nodes: Mapping[str, TreeNode]) -> ClusterSnapshot:
             elif (name := name_of_state(path)) is not None:
                 states[name] = (without_controller_epoch(partition_state.decode(path, node.data)), node.version)
         except ZNodeError:
-            continue  # nobody knows it, neither should the others
+            continue  # unreadable, so the others cannot know it either
     return ClusterSnapshot(brokers, assignments, states)
 
 
@@ -82,8 +86,11 @@ def of_context(context: ControllerContext) -> ClusterSnapshot:
 
 
 def decided_by(context: ControllerContext, edited: Collection[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
-    """What every broker is told. Of a topic that is being deleted they hear something else; and of an edited state what
-    it says when the controller comes to look at it."""
+    """The states that every broker must know.
+
+    Not those of a topic in deletion, about which brokers are sent something else, and not those that an operator
+    edited, which the controller reads at some later time.
+    """
     return {
         name: state
         for i in context.all_partitions()
@@ -106,19 +113,19 @@ def name_of_state(path: str) -> TopicPartition | None:
 def one_controller(active: Sequence[BrokerId], named: BrokerId | None) -> Problem:
     if list(active) == [named]:
         return None
-    return f"controllers {list(active)} act, /controller names {named}"
+    return f"brokers {list(active)} act as controller, /controller names {named}"
 
 
-def everybody_is_registered(running: Collection[BrokerId], picture: ClusterSnapshot) -> Problem:
-    missing = sorted(set(running) - picture.brokers.keys())
-    return f"brokers {missing} run and are not registered" if missing else None
+def every_broker_is_registered(running: Collection[BrokerId], snapshot: ClusterSnapshot) -> Problem:
+    missing = sorted(set(running) - snapshot.brokers.keys())
+    return f"brokers {missing} run but are not registered" if missing else None
 
 
-def every_partition_is_led(picture: ClusterSnapshot) -> Problem:
-    for name in sorted(picture.assignments):
-        state = picture.states.get(name)
-        if state is None or state[0].leader not in picture.brokers:
-            return f"{name} {picture.assignments[name]} has no leader: {state}"
+def every_partition_is_led(snapshot: ClusterSnapshot) -> Problem:
+    for name in sorted(snapshot.assignments):
+        state = snapshot.states.get(name)
+        if state is None or state[0].leader not in snapshot.brokers:
+            return f"{name} {snapshot.assignments[name]} has no leader: {state}"
     return None
 
 
@@ -127,18 +134,18 @@ def context_is_zookeeper(context: ClusterSnapshot, zookeeper: ClusterSnapshot) -
 
 
 def metadata_is_zookeeper(
-    broker: BrokerId, cache: Metadata, zookeeper: ClusterSnapshot, unheard: Collection[str] = ()
+    broker: BrokerId, cache: Metadata, zookeeper: ClusterSnapshot, missed: Collection[str] = ()
 ) -> Problem:
-    """`unheard`: topics that went while nobody led, or while this broker ran without a registration. No request says
-    "forget whatever I do not name", in Kafka neither, so they may stay in a cache until the broker starts again."""
+    """`missed` are topics that were deleted while there was no controller, or while this broker was not registered. As
+    in Kafka, no request tells a broker to forget all other topics, so they may stay in its cache until it restarts."""
     if set(cache.brokers) != zookeeper.brokers.keys():
-        return f"broker {broker} takes {sorted(cache.brokers)} for alive, not {sorted(zookeeper.brokers)}"
+        return f"broker {broker} believes that {sorted(cache.brokers)} are alive, not {sorted(zookeeper.brokers)}"
     expected = {
         name: (*zookeeper.states[name], assignment.replicas)
         for name, assignment in zookeeper.assignments.items()
         if name in zookeeper.states
     }
-    found = {name: known for name, known in cache.partitions.items() if name in expected or name.topic not in unheard}
+    found = {name: known for name, known in cache.partitions.items() if name in expected or name.topic not in missed}
     return next(_different(f"the metadata of broker {broker}", "partition", found, expected), None)
 
 
@@ -157,15 +164,15 @@ def _different(who: str, what: str, found: Mapping[K, object], expected: Mapping
 # --- E3, E4 ---
 
 
-def nothing_is_left(paths: Iterable[str], picture: ClusterSnapshot) -> Problem:
-    """E3: whatever was asked for through ZooKeeper is done and gone; nothing is on the move."""
+def nothing_is_left(paths: Iterable[str], snapshot: ClusterSnapshot) -> Problem:
+    """E3: all requests in ZooKeeper are done and deleted, and no partition is being moved."""
     left = sorted(path for path in paths if path in ASKED or path.startswith(ASKED_BELOW))
     if left:
         return f"{', '.join(left[:3])} is still there"
-    moving = sorted(name for name, assignment in picture.assignments.items() if assignment.is_being_reassigned)
-    return f"{moving[0]} is still on the move: {picture.assignments[moving[0]]}" if moving else None
+    moving = sorted(name for name, assignment in snapshot.assignments.items() if assignment.is_being_reassigned)
+    return f"{moving[0]} is still being moved: {snapshot.assignments[moving[0]]}" if moving else None
 
 
 def every_call_is_answered(waiting: Collection[str]) -> Problem:
-    """E4: a result or an error, also when the queue was cleared (KAFKA-10193)."""
-    return f"nobody answered {', '.join(sorted(waiting)[:3])}" if waiting else None
+    """E4: every call returns a result or an error, even if the queue was cleared (KAFKA-10193)."""
+    return f"no answer to {', '.join(sorted(waiting)[:3])}" if waiting else None

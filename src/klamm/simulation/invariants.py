@@ -1,11 +1,15 @@
-"""What must hold after every event, each a pure function: facts in, what is wrong with them out, None if nothing is.
+"""The invariants that must hold after every event, as pure functions from facts to a problem, or None.
 
-Numbers are those of the reliability reference. S4 to S7 judge what ZooKeeper took, S8 what a broker obeyed, S15 what a
-controller without office did, E1 what brokers have heard. Design section 6 adds three: a leader comes out of the ISR
-unless an unclean election was allowed; no replica that is needed is deleted; brokers hear nothing that ZooKeeper does
-not hold.
+- S4: at most one replica ever acts as leader in one leader epoch.
+- S5: controller epochs, broker epochs, leader epochs and versions only rise.
+- S6: a partition state is sound, and a leader comes from the ISR unless an unclean election was allowed.
+- S7: only the elected controller writes what belongs to the controller.
+- S8: brokers obey only current requests, and delete no replica that is needed.
+- S15: a resigned controller sends nothing and keeps nothing.
+- E1: every broker knows the decisions of its controller.
+- order: brokers are sent nothing that was not in ZooKeeper first.
 
-A topic that is created again begins at leader epoch 0, as Kafka's do, so epochs are compared within one life of a topic
+A topic that is created again starts with leader epoch 0, as in Kafka, so epochs are compared within one life of a topic
 (the czxid of its znode), not across lives.
 """
 
@@ -29,7 +33,7 @@ from klamm.model.ids import (
 from klamm.model.partition import Assignment, LeaderAndIsr
 
 Problem = str | None
-"""What is wrong, in words; None: it holds."""
+"""What is wrong, in words. None means that the invariant holds."""
 
 
 class Leadership(NamedTuple):
@@ -41,7 +45,7 @@ class Leadership(NamedTuple):
 
 
 class RequestEpochs(NamedTuple):
-    """The epochs of a request, or those that its receiver knows."""
+    """The epochs in a request, or those that its receiver knows."""
 
     broker_epoch: BrokerEpoch
     controller_epoch: ControllerEpoch
@@ -56,17 +60,17 @@ def one_leader(acting: Mapping[Leadership, BrokerId], leadership: Leadership, br
 
 
 def controller_epoch_rises(before: ControllerEpoch, after: ControllerEpoch) -> Problem:
-    """S5, of /controller_epoch."""
+    """S5 for /controller_epoch."""
     return None if after > before else f"/controller_epoch went from {before} to {after}"
 
 
 def broker_epoch_rises(broker: BrokerId, before: BrokerEpoch, after: BrokerEpoch) -> Problem:
-    """S5, of a registration's czxid."""
+    """S5 for the czxid of a registration."""
     return None if after > before else f"the epoch of broker {broker} went from {before} to {after}"
 
 
 def leader_epoch_rises(name: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> Problem:
-    """S5, of a state: another leader or controller needs another epoch; the leader itself writes only the ISR."""
+    """S5 for a state: a new leader or controller needs a new epoch; the leader itself writes only the ISR."""
     if after.leader_epoch < before.leader_epoch or after.controller_epoch < before.controller_epoch:
         return f"{name} went back from {before} to {after}"
     if after.leader_epoch == before.leader_epoch and after.leader != before.leader:
@@ -75,12 +79,12 @@ def leader_epoch_rises(name: TopicPartition, before: LeaderAndIsr, after: Leader
 
 
 def zk_version_rises(name: TopicPartition, before: int, after: int) -> Problem:
-    """S5, of a state's znode."""
+    """S5 for the version of a state's znode."""
     return None if after > before else f"the version of {name} went from {before} to {after}"
 
 
 def state_is_sound(name: TopicPartition, state: LeaderAndIsr, assigned: Assignment | None) -> Problem:
-    """S6: a leader in the ISR or none, an ISR of assigned replicas that is not empty."""
+    """S6: the leader is in the ISR or there is none; the ISR is not empty and has only assigned replicas."""
     if state.leader != NO_LEADER and state.leader not in state.isr:
         return f"leader {state.leader} of {name} is not in its ISR {list(state.isr)}"
     if not state.isr:
@@ -93,8 +97,8 @@ def state_is_sound(name: TopicPartition, state: LeaderAndIsr, assigned: Assignme
 def leader_comes_from_isr(
     name: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr, *, unclean_allowed: bool
 ) -> Problem:
-    """Design 6.2, of what a controller writes: it never puts anybody into an ISR, except the leader of an unclean
-    election that somebody allowed."""
+    """S6 for what a controller writes: it never adds a replica to an ISR, except the leader of an unclean election that
+    was allowed."""
     if set(after.isr) <= set(before.isr):
         return None
     if unclean_allowed and after.isr == (after.leader,):
@@ -103,11 +107,12 @@ def leader_comes_from_isr(
 
 
 CONTROLLERS_OWN: Final = ("/brokers/topics/", "/admin/", "/isr_change_notification/", "/log_dir_event_notification/")
-"""What lies below is created by anybody, changed and deleted by the controller alone, leaders' ISR writes aside."""
+"""Znodes below these paths are created by anyone, but changed and deleted only by the controller, except for the ISR
+writes of leaders."""
 
 
 def only_the_elected_writes(kind: str, path: str, session: int, elected: int) -> Problem:
-    """S7, of a broker's session: nothing of a controller takes effect once another one is elected."""
+    """S7 for a session: no write of a controller takes effect after another one is elected."""
     if session == elected or not path.startswith(CONTROLLERS_OWN):
         return None
     if kind == "create" and not path.startswith("/brokers/topics/"):
@@ -116,14 +121,14 @@ def only_the_elected_writes(kind: str, path: str, session: int, elected: int) ->
 
 
 def state_of_the_elected(name: TopicPartition, state: LeaderAndIsr, current: ControllerEpoch) -> Problem:
-    """S7, of a leader epoch that a controller began: the same session may hold the office again, under a new epoch."""
+    """S7 for a new leader epoch: the same session may be elected again, with a new controller epoch."""
     if state.controller_epoch == current:
         return None
     return f"{name} was written under controller epoch {state.controller_epoch}, {current} is elected: {state}"
 
 
 def request_is_current(broker: BrokerId, request: RequestEpochs, known: RequestEpochs) -> Problem:
-    """S8, of a control request that was obeyed."""
+    """S8 for a control request that a broker obeyed."""
     if request.controller_epoch < known.controller_epoch:
         return f"broker {broker} obeyed controller epoch {request.controller_epoch} after {known.controller_epoch}"
     if request.broker_epoch != UNKNOWN_BROKER_EPOCH and request.broker_epoch < known.broker_epoch:
@@ -132,14 +137,14 @@ def request_is_current(broker: BrokerId, request: RequestEpochs, known: RequestE
 
 
 def order_is_newer(broker: BrokerId, name: TopicPartition, ordered: int, known: int | None) -> Problem:
-    """S8, of one partition of LeaderAndIsr that was obeyed."""
+    """S8 for a partition of LeaderAndIsr that a broker obeyed."""
     if known is None or ordered > known:
         return None
     return f"broker {broker} obeyed leader epoch {ordered} of {name}, it knew {known}"
 
 
 def stop_is_current(broker: BrokerId, name: TopicPartition, ordered: int, known: int | None) -> Problem:
-    """S8, of one partition of StopReplica that was obeyed."""
+    """S8 for a partition of StopReplica that a broker obeyed."""
     if known is None or ordered in (NO_EPOCH, EPOCH_DURING_DELETE) or ordered >= known:
         return None
     return f"broker {broker} stopped {name} for leader epoch {ordered}, it knew {known}"
@@ -148,57 +153,57 @@ def stop_is_current(broker: BrokerId, name: TopicPartition, ordered: int, known:
 def deleted_is_not_needed(
     broker: BrokerId, name: TopicPartition, isr: Collection[BrokerId], *, topic_leaves: bool
 ) -> Problem:
-    """Design 6.1 and 6.3: a replica that ZooKeeper counts as in sync is deleted only with its topic."""
+    """S8 for deletions: a replica that is in the ISR in ZooKeeper is deleted only with its topic."""
     if topic_leaves or broker not in isr:
         return None
     return f"broker {broker} deleted its replica of {name}, which is in the ISR {list(isr)}"
 
 
-def told_is_written(
+def sent_state_was_written(
     broker: BrokerId,
     name: TopicPartition,
     told: tuple[LeaderAndIsr, int],
     written: Collection[tuple[LeaderAndIsr, int]],
 ) -> Problem:
-    """Order is safety: ZooKeeper first, the wire last. Under whose epoch a state is told is the sender's, as in Kafka:
-    `written` holds states as `without_controller_epoch` gives them."""
+    """ZooKeeper first, the wire last. As in Kafka, the sender puts its own controller epoch on a state, so `written`
+    holds states without it."""
     if (without_controller_epoch(told[0]), told[1]) in written:
         return None
-    return f"broker {broker} was told {told[0]} at version {told[1]} of {name}, which ZooKeeper never held"
+    return f"broker {broker} was sent {told[0]} at version {told[1]} of {name}, which was never in ZooKeeper"
 
 
 def without_controller_epoch(state: LeaderAndIsr) -> LeaderAndIsr:
-    """Without the controller epoch: a controller puts its own on what it finds."""
+    """For comparisons, because a controller sends every state with its own epoch."""
     return state._replace(controller_epoch=INITIAL_CONTROLLER_EPOCH)
 
 
 def sender_is_active(sender: str, request_epoch: ControllerEpoch, own_epoch: ControllerEpoch | None) -> Problem:
-    """S15: what leaves a host as a control request is the acting controller's, of this very term."""
+    """S15: only the acting controller sends control requests, with the epoch of its current term."""
     if own_epoch == request_epoch:
         return None
-    office = "holds no office" if own_epoch is None else f"acts under epoch {own_epoch}"
-    return f"{sender} sent a request of controller epoch {request_epoch}, but {office}"
+    role = "is not the controller" if own_epoch is None else f"acts with epoch {own_epoch}"
+    return f"{sender} sent a request of controller epoch {request_epoch}, but {role}"
 
 
-def has_heard(
+def knows_decisions(
     broker: BrokerId,
     decided: Mapping[TopicPartition, LeaderAndIsr],
     told: Mapping[TopicPartition, LeaderAndIsr],
     leads: Mapping[TopicPartition, LeaderEpoch],
 ) -> Problem:
-    """E1, and not only in the end: while no event and no request waits, every broker that is registered, shutting down
-    or not, knows all leaders of its controller, and leads nothing any more that another one leads (KAFKA-7482). Where
-    nobody leads it stays what it was, having nobody to follow, as in Kafka."""
+    """E1 during the run: while no event and no request is pending, every registered broker, even one that is shutting
+    down, knows all leaders that the controller decided on, and has stopped leading what another broker leads
+    (KAFKA-7482). As in Kafka, it keeps its role in a partition without a leader, because there is none to follow."""
     for name, state in decided.items():
         known = told.get(name)
         if known is None or (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
-            return f"broker {broker} was never told {state} of {name}, it knows {known}"
+            return f"broker {broker} was not sent {state} of {name}, it knows {known}"
         if leads.get(name, state.leader_epoch) < state.leader_epoch and state.leader != NO_LEADER:
-            return f"broker {broker} still leads {name} in epoch {leads[name]}, it was never told {state}"
+            return f"broker {broker} still leads {name} in epoch {leads[name]}, it was not sent {state}"
     return None
 
 
 def resigned_is_empty(broker: BrokerId, *, is_active: bool, gauges: Mapping[str, float]) -> Problem:
-    """S15: a controller without office knows nothing."""
+    """S15: a resigned controller keeps nothing."""
     kept = {name: value for name, value in sorted(gauges.items()) if value}
-    return None if is_active or not kept else f"broker {broker} holds no office and still counts {kept}"
+    return None if is_active or not kept else f"broker {broker} is not the controller but still counts {kept}"

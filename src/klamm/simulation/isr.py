@@ -1,8 +1,8 @@
-"""A leader's upkeep of its ISRs, as klamm's own broker does it (`broker/isr_writer.py`), directly in ZooKeeper.
+"""How a leader maintains its ISRs in ZooKeeper, like klamm's own broker (`broker/isr_writer.py`).
 
-Replicas that follow are taken in, those that do not are dropped, now and then one is dropped that only was slow. Each
-write is conditional, so versions move under the controller's feet; one of unknown outcome is tried again under the same
-version, and a conflict is read back. What changed is told to the controller by a notification.
+It adds replicas that fetch, removes those that do not, and sometimes removes one that is only slow. Each write is
+conditional, so a controller meets versions that it does not expect. A write of unknown outcome is retried with the same
+version, and after a conflict the state is read. A notification informs the controller about the changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from klamm.zookeeper.znodes import isr_change, partition_state
 
 EVERY_SECONDS: Final = (0.8, 2.5)
 SLOW_FOLLOWER: Final = 0.03
-"""Of a look at one partition: a follower that is fine counts as lagging."""
+"""Probability, per check of a partition, that a healthy follower counts as lagging."""
 
 Fetches = Callable[[BrokerId, BrokerId, TopicPartition, LeaderEpoch], bool]
 """Does this follower fetch from this leader in this epoch?"""
@@ -57,7 +57,7 @@ class IsrUpkeep:
         except BadVersion:
             await self._read_back(name, role)
         except NoNode:
-            return  # the topic is gone, StopReplica is on its way
+            return  # the topic is gone, and StopReplica will follow
         except ZooKeeperError:
             self._checker.reached("ISR write of unknown outcome")
         else:
@@ -94,5 +94,5 @@ class IsrUpkeep:
         try:
             await self._zk.create(isr_change.PREFIX, isr_change.encode(told), CreateMode.PERSISTENT_SEQUENTIAL)
         except ZooKeeperError:
-            return  # again with the next look: told twice is better than never
+            return  # retried at the next check; a repeated notification does no harm
         self._untold.difference_update(told)

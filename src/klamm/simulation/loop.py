@@ -1,8 +1,7 @@
-"""An event loop in virtual time: whenever nothing is ready, the clock jumps to the next timer.
+"""An event loop in virtual time: when nothing is ready, the clock jumps to the next timer.
 
-Everything runs in one thread, ready callbacks in the order in which they were scheduled, timers by (time, order), so a
-run depends on nothing but the code and the seed. A loop with nothing ready and no timer is a deadlock and says so,
-instead of hanging.
+Everything runs in one thread: ready callbacks in the order of scheduling, timers by (time, order). So a run depends
+only on the code and the seed. If nothing is ready and there is no timer, the loop raises Deadlock instead of hanging.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class Deadlock(KlammError):
-    """Every task waits and no timer is set: nothing can ever happen again."""
+    """Every task is waiting and there is no timer, so nothing can ever happen again."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Never waits: told to wait for t seconds, it moves the clock by t. The loop's own wake-up pipe is accepted and
-    forgotten, there being no other thread that could write to it."""
+    """Moves the clock by t instead of waiting for t seconds. It ignores the loop's wake-up pipe, because there is no
+    other thread that could write to it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,7 +42,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock("every task waits and no timer is set")
+            raise Deadlock("every task is waiting and there is no timer")
         self.now += max(timeout, 0.0)
         self.turns += 1
         return []
@@ -62,7 +61,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def turns(self) -> int:
-        """How often it looked for something to do: equal runs turn equally often."""
+        """Number of iterations of the loop; equal for equal runs."""
         return self._jumping.turns
 
 
@@ -80,7 +79,7 @@ class VirtualClock:
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end in a loop of its own; tasks that it left behind are cancelled first."""
+    """Run `main` to its end in a new loop, then cancel the tasks that are left."""
     loop = VirtualTimeLoop()
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:

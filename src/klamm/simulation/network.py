@@ -1,10 +1,10 @@
 """A network inside one process: hosts, listeners and streams with seeded delays, cuts and sudden deaths.
 
-Each host gets its own view (`SimulatedNetwork.host(name)`), which is a ports.Network: the code under test cannot tell
-it from sockets. Streams keep their order. A host that dies takes its streams with it: its own code may still run its
-`finally` blocks, but nothing that they write reaches anybody, as after kill -9. What is written into a cut vanishes;
-a stream that lost something is reset when the cut is mended, because bytes after a gap would make no sense. A host that
-refuses is alive behind a closed listener: it keeps the connections that it opened itself.
+Each host has its own view (`SimulatedNetwork.host(name)`), which is a ports.Network: to the code under test it behaves
+like sockets. Streams keep their order. A host that dies takes its streams with it: its code may still run `finally`
+blocks, but nothing that they write arrives, as after kill -9. Bytes written into a cut are lost, and a stream that lost
+bytes is reset when the cut is mended, because bytes after a gap make no sense. A host that refuses is alive behind a
+closed listener and keeps the connections that it opened itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.model.ports import Listening, ProtocolFactory
 EPHEMERAL_PORTS_FROM: Final = 40_000
 
 Tap = Callable[[str, str, bytes], None]
-"""Told of what the side that connected sends, and when: source, target, bytes."""
+"""Called with source, target and bytes when the connecting side sends something."""
 
 
 class SimulatedNetwork:
@@ -45,11 +45,11 @@ class SimulatedNetwork:
         return (source, target) not in self._cuts and target not in self._dead and source not in self._dead
 
     def cut(self, source: str, target: str) -> None:
-        """What `source` sends to `target` vanishes from now on. One way: cut both ways by two calls."""
+        """Lose what `source` sends to `target` from now on. Call it twice to cut both directions."""
         self._cuts.add((source, target))
 
     def heal(self) -> None:
-        """Everything: cuts are mended, nobody refuses or stalls."""
+        """Mend all cuts, and end all refusals and stalls."""
         self._cuts.clear()
         self._refusing.clear()
         self._stalled_until.clear()
@@ -61,7 +61,7 @@ class SimulatedNetwork:
         self._reset(lambda c, s: (c.lossy or s.lossy) and {c.owner, s.owner} == pair)
 
     def refuse(self, name: str) -> None:
-        """The listeners of a host that lives close: who was connected to them is reset, who connects is refused."""
+        """Close the listeners of a live host: reset connections to them and refuse new ones."""
         self._refusing.add(name)
         self._reset(lambda client, server: server.owner == name)
 
@@ -69,7 +69,7 @@ class SimulatedNetwork:
         self._refusing.discard(name)
 
     def stall(self, name: str, seconds: float) -> None:
-        """What the host sends or is sent from now on arrives only then: a long pause, or a network that hangs."""
+        """Delay everything to and from a host until then: a long pause, or a network that hangs."""
         until = asyncio.get_running_loop().time() + seconds
         self._stalled_until[name] = max(until, self._stalled_until.get(name, 0.0))
 
@@ -83,7 +83,7 @@ class SimulatedNetwork:
                     asyncio.get_running_loop().call_later(self.delay(), end.reset)
 
     def kill(self, name: str) -> None:
-        """The host dies at once: peers see a reset, its own side sees nothing more."""
+        """End a host at once: its peers see a reset, and its own side sees nothing more."""
         self._dead.add(name)
         for key in [key for key, (owner, _) in self._listeners.items() if owner == name]:
             del self._listeners[key]
@@ -111,7 +111,7 @@ class SimulatedNetwork:
             raise ConnectionRefusedError(111, f"{host}:{port} refused")
         target, accept = listener
         if not (self.reaches(source, target) and self.reaches(target, source)):
-            await asyncio.sleep(3600)  # packets vanish: the caller's own timeout decides
+            await asyncio.sleep(3600)  # packets are lost; the caller's own timeout ends the wait
             raise TimeoutError(f"{host}:{port} does not answer")
         client, server = _End(self, source, target, tapped=True), _End(self, target, source)
         client.peer, server.peer = server, client
@@ -155,7 +155,7 @@ class _Listener:
 
 
 class _End(asyncio.Transport):
-    """One end of a stream. What is written arrives at the peer after a delay, in order."""
+    """One end of a stream. Written bytes arrive at the peer after a delay, in order."""
 
     def __init__(self, network: SimulatedNetwork, owner: str, other: str, *, tapped: bool = False) -> None:
         super().__init__({"peername": (other, 0), "sockname": (owner, 0)})
@@ -234,7 +234,7 @@ class _End(asyncio.Transport):
         return self._protocol
 
     def vanish(self) -> None:
-        """Our host died: nothing leaves us or reaches us, and the peer sees a reset."""
+        """The host of this end died: nothing leaves or arrives any more, and the peer sees a reset."""
         if self._gone:
             return
         self._gone = True
@@ -252,8 +252,8 @@ class _End(asyncio.Transport):
         if not network.reaches(self.owner, self._other):
             self.lossy = True
             return
-        # Later than everything sent before it: streams keep their order whatever the delays are.
-        # Strictly later, because timers of one moment fire in no particular order.
+        # Later than everything sent before it, so that streams keep their order whatever the delays are.
+        # Strictly later, because timers of the same time fire in any order.
         due = max(loop.time(), network.stalled_until(self.owner, self._other)) + network.delay()
         self._arrival = max(due, self._arrival + 1e-6)
         loop.call_at(self._arrival, action, peer, argument)
@@ -271,7 +271,7 @@ class _End(asyncio.Transport):
         self._protocol.data_received(data)
 
     def _lost(self, error: Exception | None) -> None:
-        """Told once. A host that died hears nothing from outside, but its own close still ends."""
+        """Report the loss once. A host that died learns nothing from outside, but its own close still completes."""
         if self._told or (self._gone and not self._closing):
             return
         self._told = self._gone = True

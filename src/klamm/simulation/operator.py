@@ -1,7 +1,7 @@
-"""The operator: asks for everything that can be asked for, by znode and by call, and makes mistakes.
+"""The operator: makes every possible request, by znode and by call, and makes mistakes.
 
-Bad data that nobody but a person can mend is mended at the end, or earlier; until then the controllers have to live
-with it. Which of all this happens, and when, is the scenario's choice.
+Bad data that only a person can repair is repaired at the end, or earlier; until then the controllers must cope with it.
+The scenario chooses what happens and when.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Operator:
         self._epoch_lost = False
         self.edited_states: set[TopicPartition] = set()
         self.removed_by_hand: set[str] = set()
-        """Topics whose names are not used again: without an id, nobody can tell the new topic from the old one."""
+        """Topics whose names are not used again: without topic ids, a new topic looks like the old one."""
 
     def actions(self) -> dict[str, Callable[[], None]]:
         return {
@@ -104,7 +104,7 @@ class Operator:
         self._created += 1
 
     def create_again(self) -> None:
-        """Under a name that was there before, if one was deleted."""
+        """Create a topic with the name of a deleted one, if there is any."""
         names = [name for i in range(self._created) if (name := f"topic-{i}") not in self.removed_by_hand]
         gone = [name for name in names if topic_znode.path(name) not in self._tree.nodes]
         if gone:
@@ -123,7 +123,7 @@ class Operator:
         self._tree.put(delete_topics.path("nobody-knows"), None)
 
     def remove_topic_znode(self) -> None:
-        """Behind the controller's back: the topic is gone (design section 8)."""
+        """Remove a topic without asking the controller, which must then drop it."""
         if (topic := self._some_topic()) and self._epoch_is_known():
             self.removed_by_hand.add(topic)
             self._tree.remove(topic_znode.path(topic))
@@ -138,7 +138,7 @@ class Operator:
     # --- reassignments ---
 
     def reassign_by_znode(self) -> None:
-        """As the old tool: while a request is there, no other is made. Sometimes it names what does not exist."""
+        """Like Kafka's old tool: make no request while another one is there. Sometimes name what does not exist."""
         if reassign_partitions.PATH in self._tree.nodes:
             return
         targets = self._targets()
@@ -154,7 +154,7 @@ class Operator:
         self._call("reassign", lambda controller: controller.alter_partition_reassignments(targets))
 
     def reassign_again(self) -> None:
-        """Override what is on its way."""
+        """Override the running reassignments."""
         targets = {name: self._some_brokers() for name in self._moving()}
         self._call("override", lambda controller: controller.alter_partition_reassignments(targets))
 
@@ -231,19 +231,19 @@ class Operator:
             self._tree.put(epoch_znode.PATH, self._random.choice(JUNK))
 
     def delete_epoch(self) -> None:
-        """Only while some state remembers an epoch: else nothing in ZooKeeper says how many controllers there were.
-        And once, and not after junk: the epoch that healing led to may be in no state yet, and then nothing is left of
-        it. (Junk may follow: it leaves the version.)"""
+        """Only while some state holds an epoch, because otherwise nothing in ZooKeeper shows how many controllers there
+        were. Only once and not after junk, because the newest epoch may be in no state yet. Junk may come later: it
+        keeps the version of the znode."""
         if not self._epoch_lost and any(name_of_state(path) is not None for path in self._tree.nodes):
             self._epoch_lost = True
             self._tree.remove(epoch_znode.PATH)
 
     def _epoch_is_known(self) -> bool:
-        """While it is missing the states alone remember it."""
+        """While the znode is missing, only the states hold the epoch."""
         return epoch_znode.PATH in self._tree.nodes
 
     def mend(self) -> None:
-        """Everything that only a person can, and that nobody has yet."""
+        """Repair everything that only a person can repair and that is still broken."""
         for mend in list(self._mends):
             self._mend_now(mend)
 
@@ -253,7 +253,7 @@ class Operator:
             mend()
 
     def _overwrite(self, path: str) -> None:
-        """Mended by what stood there, if it is still that node and still that junk."""
+        """Write junk; repair it by the old data, if it is still the same znode with the same junk."""
         before, junk = self._tree.nodes[path], self._random.choice(JUNK)
         czxid, data = before.czxid, before.data
 
@@ -267,7 +267,7 @@ class Operator:
             self._mend_later(mend)
 
     def _junk_at(self, path: str) -> None:
-        """Mended by taking it away, if it is still there."""
+        """Create a junk znode; repair it by removing it, if it is still there."""
         junk = self._random.choice(JUNK)
 
         def mend() -> None:
@@ -287,7 +287,7 @@ class Operator:
     # --- calls ---
 
     def _call(self, what: str, ask: Callable[[Controller], Awaitable[Any]]) -> None:
-        """Of the acting controller, or of somebody who is none, as a client with old metadata does."""
+        """Call the acting controller, or sometimes another broker, like a client with old metadata."""
         processes = [process for process in self._cluster.processes if process.controller is not None]
         acting = [process for process in processes if process.acts]
         if not processes:

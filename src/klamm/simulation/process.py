@@ -1,4 +1,4 @@
-"""One process of the simulated cluster: a session, a simulated broker, a real controller. `kill` is kill -9."""
+"""One process of the simulated cluster: a session, a simulated broker and a real controller. `kill` is kill -9."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class SimulatedProcess:
 
     @property
     def acts(self) -> bool:
-        """As controller."""
+        """Whether it is the active controller."""
         return self.controller is not None and self.controller.is_active
 
     @property
     def term_at_rest(self) -> Term | None:
-        """Its term, if it leads, no event waits, and every request was answered."""
+        """Its term, if it is the controller, no event is pending and every request was answered."""
         controller = self.controller
         if controller is None or controller._queue.state is not ControllerState.IDLE or len(controller._queue):
             return None
@@ -87,7 +87,7 @@ class SimulatedProcess:
         self._start_timer = asyncio.get_running_loop().call_later(seconds, self.start)
 
     async def kill(self) -> None:
-        """Dead for the network first: what its `finally` blocks still send reaches nobody."""
+        """Disconnect it first, so that nothing its `finally` blocks send arrives."""
         self._cluster.network.kill(self.host)
         self.controller = self.broker = self.zk = None
         assert self._task is not None
@@ -95,14 +95,14 @@ class SimulatedProcess:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop with the session closed, so that the registration goes at once; whether anybody was asked or not."""
+        """End the session first, so that the registration goes at once."""
         if self.zk is not None and self.zk.session_id:
             self._cluster.server.expire(self.zk.session_id)
         await self.kill()
 
     async def _run(self) -> None:
-        """As under a supervisor: a start that failed for ZooKeeper's sake, or because our former life is registered
-        longer than it may be, or unreadably, is tried again. Anything else is a bug."""
+        """Like a supervisor, retry a start that failed because of ZooKeeper, or because an earlier registration lasts
+        too long or is unreadable. Anything else is a bug."""
         while True:
             try:
                 await self._live()
@@ -166,13 +166,13 @@ class SimulatedProcess:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._cluster.checker.fail(error)
 
-    # --- what it does besides ---
+    # --- shutdown and disk failure ---
 
     async def shut_down(self) -> None:
-        """Controlled, as a broker does it: ask the controller to take the leaderships, a few times, then go."""
+        """A controlled shutdown: ask the controller a few times to move the leaderships, then stop."""
         life, broker = self.life, self.broker
         if broker is None:
-            return  # it died before it came to it
+            return  # it died before it could ask
         for _ in range(SHUTDOWN_TRIES):
             acting = next((process for process in self._cluster.processes if process.acts), None)
             if acting is not None:
@@ -189,14 +189,14 @@ class SimulatedProcess:
                 except (KafkaError, ConnectionError):
                     pass
             await asyncio.sleep(0.5)
-        await asyncio.sleep(self._cluster.random.uniform(0, LINGERS_SECONDS))  # there is more to close than leaderships
+        await asyncio.sleep(self._cluster.random.uniform(0, LINGERS_SECONDS))  # a broker has more to close
         self._cluster.look()
         if self.life == life and self.runs:
             await self.leave()
             self.start_later(self._cluster.random.uniform(0.1, 8.0))
 
     async def fail_directory(self) -> None:
-        """Some replicas are lost; the broker lives on and says so."""
+        """Lose some replicas; the broker keeps running and notifies the controller."""
         broker, zk = self.broker, self.zk
         if broker is None or zk is None or not broker.roles:
             return

@@ -1,4 +1,4 @@
-"""Many seeds, in as many processes as there are cores: one seed is one run, so they share nothing."""
+"""Runs many seeds in parallel processes; runs share nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """Of one seed: its summary, or what was violated and the last events before it."""
+    """The summary of a run, or the violated invariant and the last events before it."""
 
     seed: int
     summary: RunSummary | None = None
@@ -37,7 +37,7 @@ class SeedResult:
         return f"seed {self.seed}: {self.invariant} violated at {self.seconds:.3f} s: {self.about}"
 
     def describe(self) -> str:
-        """All that a person wants to know of a single run."""
+        """The long form, for a single run."""
         if self.summary is None:
             return "\n".join((*self.events, str(self)))
         run = self.summary
@@ -55,13 +55,13 @@ def run_seed(seed: int) -> SeedResult:
     except Violation as found:
         return SeedResult(seed, None, found.invariant, found.about, found.seconds, found.events)
     except Exception as error:
-        # Of the simulation itself, or of code that no controller catches: a finding like any other, with its seed.
+        # An error of the simulation itself, or one that no controller catches: a finding like any other.
         return SeedResult(seed, None, type(error).__name__, str(error))
 
 
 def run_seeds(seeds: Sequence[int], processes: int | None = None) -> Iterator[SeedResult]:
-    """In the order of the seeds, each as soon as it and those before it are known. Forked, not spawned: there is no
-    thread here to be torn, and the imports of each worker would cost as much as several runs."""
+    """Yield results in the order of the seeds, as soon as they are known. Workers are forked, not spawned: this process
+    has no threads, and the imports of each spawned worker would take as long as several runs."""
     workers = min(processes or os.cpu_count() or 1, len(seeds))
     if workers <= 1:
         yield from map(run_seed, seeds)
@@ -71,5 +71,5 @@ def run_seeds(seeds: Sequence[int], processes: int | None = None) -> Iterator[Se
 
 
 def _be_quiet() -> None:
-    """What controllers log of all the bad that is done to them is no news here."""
+    """Drop what controllers log about the failures, which are intended here."""
     logging.disable(logging.CRITICAL)

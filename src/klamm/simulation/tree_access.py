@@ -1,7 +1,7 @@
-"""TreeAccess on ZooKeeper's tree without a session: what an operator writes, and what the simulation reads.
+"""Direct access to ZooKeeper's tree without a session: what the operator writes and what the simulation reads.
 
-Direct, so that an operator's own connection failures do not blur what the controllers make of a write. Watches fire and
-the checker hears as with any write.
+The operator needs no connection, whose failures would only blur the reaction of the controllers. Watches fire and the
+checker is called as for any write.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TreeAccess:
         self._write(CreateNode(OpCode.CREATE, prefix, data, OPEN_ACL, SEQUENTIAL))
 
     def remove(self, path: str) -> None:
-        """With everything below it; not there is fine."""
+        """Remove a znode and everything below it, if it exists."""
         for child in self.children(path):
             self.remove(f"{path}/{child}")
         if path in self.nodes:

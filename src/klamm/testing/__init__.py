@@ -1,1 +1,1 @@
-"""The pytest fixture klamm_cluster and what it is made of."""
+"""The pytest fixture klamm_cluster, and tools for tests against real processes."""

@@ -1,10 +1,10 @@
-"""Apache Kafka itself beside klamm: its brokers, its tools, and clusters of any mix (design section 7).
+"""Apache Kafka beside klamm: its brokers, its tools, and clusters of any mix of brokers.
 
     brokers = [ApacheKafkaBroker("2.5.1", 1, zookeeper, path / "1"), KlammBroker(2, zookeeper, path / "2")]
     async with MixedCluster(brokers).running() as cluster:
         await run_tool("2.5.1", "kafka.admin.TopicCommand", "--bootstrap-server", cluster.bootstrap, "--list")
 
-A JVM broker writes server.log, controller.log and state-change.log into its directory, the last two in full.
+A JVM broker writes server.log, controller.log and state-change.log into its directory, the last two at TRACE.
 """
 
 from __future__ import annotations
@@ -122,9 +122,10 @@ class ToolResult(NamedTuple):
 async def run_tool(
     version: str, main_class: str, *arguments: str, stdin: str = "", timeout: float = _TOOL_TIMEOUT, check: bool = True
 ) -> ToolResult:
-    """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) to its end.
+    """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) until it ends.
 
-    Some of them fail with code 0; the caller looks at the output. `check=False` for one that is expected to fail.
+    Some of them exit with code 0 although they failed, so the caller checks the output. Use `check=False` for a tool
+    that should fail.
     """
     with tempfile.TemporaryDirectory(prefix="klamm-tool-") as directory:
         log_config = Path(directory) / "log4j.properties"
@@ -151,7 +152,7 @@ async def run_tool(
 
 
 class MixedCluster:
-    """Brokers of either kind on one ZooKeeper, which belongs to somebody else."""
+    """Brokers of either kind on one ZooKeeper, which the caller runs."""
 
     def __init__(self, brokers: Sequence[BrokerProcess]) -> None:
         self.brokers = {broker.id: broker for broker in brokers}
@@ -178,7 +179,7 @@ class MixedCluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MixedCluster]:
-        """They are killed at the end: a controlled shutdown has nowhere to hand leadership to, and takes seconds."""
+        """At the end the brokers are killed, because a controlled shutdown takes seconds and finds no new leaders."""
         try:
             await self.start()
             yield self

@@ -1,6 +1,6 @@
 """A real cluster for tests: real processes, real elections, kill -9 at will.
 
-The methods are plain functions, usable from any test, synchronous or not: a thread of its own runs the event loop that
+The methods are plain functions that any test can call, synchronous or not: a separate thread runs the event loop that
 owns the broker processes.
 """
 
@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 class KlammCluster:
-    """What the fixture `klamm_cluster` gives to a test."""
+    """The value of the fixture `klamm_cluster`."""
 
     def __init__(self, local: LocalCluster, loop: asyncio.AbstractEventLoop) -> None:
         self._local = local
         self._loop = loop
 
-    # --- what one sees
+    # --- inspection
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT,... of all brokers, dead ones included: as clients are configured in life."""
+        """HOST:PORT,... of all brokers, including dead ones, as real clients are configured."""
         return self._local.bootstrap
 
     @property
@@ -49,7 +49,7 @@ class KlammCluster:
 
     @property
     def controller(self) -> int:
-        """Id of the broker that the others take for the controller."""
+        """Id of the controller that all live brokers agree on. Waits until there is one."""
         return wait_until("a controller", self._controller_now)
 
     def directory(self, broker: int) -> Path:
@@ -63,15 +63,15 @@ class KlammCluster:
         return self._local.brokers[broker].pid
 
     def internal_port(self, broker: int) -> int:
-        """Of the listener on which brokers talk to each other."""
+        """Port of the listener on which brokers talk to each other."""
         return self._local.brokers[broker].internal_port
 
     def metrics_url(self, broker: int) -> str:
-        """Of a cluster started with `http=True`."""
+        """URL of a broker's metrics, in a cluster started with `http=True`."""
         return self._local.brokers[broker].metrics_url
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The live leader, awaited if there is none at the moment."""
+        """Id of the live leader. Waits until there is one."""
 
         def leader() -> int | None:
             for entry in self.partitions(topic):
@@ -85,19 +85,19 @@ class KlammCluster:
         return next(sorted(p.isr_nodes) for p in self.partitions(topic) if p.partition_index == partition)
 
     def partitions(self, topic: str, *, seen_by: int | None = None) -> list[Any]:
-        """Partition entries of Metadata, as this broker has them, or the first that answers."""
+        """Partition entries of Metadata from the broker `seen_by`, or from the first one that answers."""
         for broker in self.alive if seen_by is None else [seen_by]:
             metadata = self._call(self._local.metadata(broker, [topic]))
             if metadata is not None:
                 return list(metadata.topics[0].partitions)
         return []
 
-    # --- what one does
+    # --- actions
 
     def create_topic(
         self, name: str, partitions: int = 1, replication_factor: int | None = None, **configs: object
     ) -> None:
-        """Create and wait for leaders. Configuration keys with underscores: `min_insync_replicas=2`."""
+        """Create a topic and wait for its leaders. Configuration keys have underscores: `min_insync_replicas=2`."""
         replicas = min(3, len(self.alive)) if replication_factor is None else replication_factor
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
@@ -116,7 +116,7 @@ class KlammCluster:
             self.leader_of(name, partition)
 
     def kill(self, broker: int) -> None:
-        """kill -9: no hand-over of leadership, no clean marker, the session expires by itself."""
+        """kill -9: leadership is not handed over, the logs are not marked clean, and the session expires by itself."""
         self._call(self._local.brokers[broker].kill())
 
     def stop(self, broker: int) -> None:
@@ -124,19 +124,19 @@ class KlammCluster:
         self._call(self._local.brokers[broker].stop())
 
     def start(self, broker: int, properties: Mapping[str, str] | None = None) -> None:
-        """With these properties of its own, from now on."""
+        """Start a broker that is down. It keeps these additional properties from now on."""
         self._local.brokers[broker].properties |= properties or {}
         self._call(self._local.brokers[broker].start())
 
     def pause(self, broker: int) -> None:
-        """SIGSTOP: alive for the kernel, dead for everybody else."""
+        """SIGSTOP: alive for the kernel, dead for everyone else."""
         self._local.brokers[broker].pause()
 
     def resume(self, broker: int) -> None:
         self._local.brokers[broker].resume()
 
     def wait_until_healthy(self, timeout: float = WAIT_SECONDS) -> None:
-        """All brokers that run know each other and a controller, and every partition has its full ISR of them."""
+        """Wait until all running brokers know each other and a controller, and every ISR has all of its replicas."""
         self._call(self._local.wait_until_ready(timeout))
         wait_until("full ISRs everywhere", self._all_in_sync, timeout)
 
@@ -175,7 +175,7 @@ def running_cluster(
     http: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[KlammCluster]:
-    """A cluster for the length of a `with`; the fixture is this with pytest's temporary directory."""
+    """A cluster for the length of a `with`. The fixture is this with pytest's temporary directory."""
     local = LocalCluster(directory, brokers=brokers, zookeeper=zookeeper, http=http, properties=properties)
     loop = asyncio.new_event_loop()
     up, down = threading.Event(), asyncio.Event()

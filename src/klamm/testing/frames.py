@@ -1,8 +1,8 @@
-"""Requests to try a broker with: valid ones of every API and version, and what becomes of them on a bad day.
+"""Frames for fuzzing a broker: valid requests of every API and version, and mutations of them.
 
 Seeds are built from the schemas, with values that reach deep into the handlers: topics and partitions that exist,
-record batches whose checksum is right. Mutations then lie about one thing or a few: bits, lengths, counts, versions,
-keys, the size of the frame; or splice two requests. Everything comes from one `random.Random`.
+record batches with a correct checksum. Mutations then change bits, lengths, counts, versions, keys or the size of the
+frame, or splice two requests. All choices come from one `random.Random`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.wire.records import Record, build_batch
 from klamm.wire.server_connection import RequestHeader, request_head
 
 CORRELATION: Final = slice(8, 12)
-"""Where a frame carries its correlation id. Mutations leave it alone: answers are told apart by it."""
+"""Position of the correlation id in a frame. Mutations leave it alone, because it matches answers to requests."""
 BODY: Final = 12
 SEEDS_EACH: Final = 12
 INTERESTING: Final = (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF)
@@ -31,13 +31,13 @@ _I32 = struct.Struct(">i")
 class FuzzFrame(NamedTuple):
     api: str
     version: int
-    """Of the seed, whatever the mutation made of it."""
+    """Version of the seed, even if the mutation changed it."""
     mutation: str
     data: bytes
 
     @property
     def is_aligned(self) -> bool:
-        """Its size is what it says: whatever follows is read as a frame of its own."""
+        """Its size field is right, so the bytes after it are read as the next frame."""
         return len(self.data) >= BODY and _I32.unpack_from(self.data)[0] == len(self.data) - 4
 
     @property
@@ -46,12 +46,12 @@ class FuzzFrame(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What the seeds talk about."""
+    """The names and ids that the seeds contain."""
 
     topic: str
-    """Exists, and shall outlive the frames."""
+    """A topic that exists and must survive."""
     ghost: str
-    """Prefix of topics that may come and go."""
+    """Prefix of topics that frames may create and delete."""
     broker: int
     controller_epoch: int
 
@@ -130,7 +130,7 @@ def _batch(rng: random.Random) -> bytes:
 
 
 class FuzzFrames:
-    """An endless supply of mutated frames, the APIs and versions in turn."""
+    """An endless supply of mutated frames, taking APIs and versions in turn."""
 
     def __init__(self, apis: Sequence[Api], scene: Scene, rng: random.Random) -> None:
         self._rng = rng
@@ -160,7 +160,7 @@ class FuzzFrames:
 
 
 def _position(frame: bytearray, rng: random.Random) -> int:
-    """Anywhere but in size and correlation id; most often in the body."""
+    """A position outside the size and the correlation id, mostly in the body."""
     if len(frame) <= BODY or rng.random() < 0.03:
         return rng.randrange(4, 8)
     return rng.randrange(BODY, len(frame))
@@ -184,7 +184,7 @@ def _truncation(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> Non
 
 
 def _count(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
-    """Where a count may be: four bytes, or as many as are left."""
+    """Overwrite four bytes, or as many as are left, which may be a count."""
     position = _position(frame, rng)
     raw = _I32.pack(rng.choice(COUNTS))
     frame[position : position + 4] = raw[: max(len(frame) - position, 0)]
@@ -225,7 +225,7 @@ def _splice(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
 
 
 def _chunk(frame: bytearray, rng: random.Random, frames: FuzzFrames) -> None:
-    """Something lost, something doubled."""
+    """Remove a piece, or repeat it."""
     start = _position(frame, rng)
     end = min(len(frame), start + rng.randrange(1, 16))
     frame[start:end] = bytes(frame[start:end]) * rng.choice((0, 2, 3))

@@ -1,7 +1,7 @@
-"""A gate in front of a listener: open, it forwards; shut, it refuses new connections and has cut those it had.
+"""A gate in front of a listener: while open it forwards; when shut it cuts its connections and refuses new ones.
 
-To the world outside, a broker behind a shut gate is dead, though it lives, reaches everybody itself, and keeps its
-ZooKeeper session: what fast fail-over must survive. A thread of its own runs it, so that any test may use it.
+A broker behind a shut gate looks dead, although it lives, reaches all other processes and keeps its ZooKeeper session.
+Fast fail-over must survive that. A separate thread runs the gate, so that any test can use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Gate:
 
 @contextmanager
 def gate_before(target: int, port: int) -> Iterator[Gate]:
-    """Open on entry: whoever connects to `port` reaches `target`."""
+    """An open gate: connections to `port` reach `target`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)
     thread.start()

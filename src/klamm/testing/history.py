@@ -1,10 +1,10 @@
-"""What a producer was told and what a reader then finds: the check behind "nothing acknowledged is lost".
+"""Compares what a producer had acknowledged with what a consumer then reads: nothing acknowledged may be lost.
 
-Each record carries its number within its partition. After the faults everything is read back and compared: every
-acknowledged record is there once, at the offset that its acknowledgement named, and the numbers of a partition rise
-with the offsets. A record whose send failed may be there or not: its outcome is unknown, not a promise. librdkafka may
-acknowledge without an offset, where it concludes that a record whose own answer got lost is there: such a record must
-be found once, wherever it is.
+Each record carries its number within its partition. After the faults all records are read back: every acknowledged
+record must be there once, at the acknowledged offset, and within a partition numbers must rise with offsets. A record
+whose send failed may be there or not, because its outcome is unknown. librdkafka may acknowledge a record without an
+offset, when the answer got lost and it concludes that the record was written; such a record must be there once,
+at any offset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELIVERY_TIMEOUT_MS = 120_000
 
 @dataclass
 class History:
-    """Sends of one producer: number -> acknowledged offset, per partition."""
+    """The acknowledged offset of each record, by partition and number, and the failures."""
 
     acknowledged: dict[int, dict[int, int | None]] = field(default_factory=dict)
     failed: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class History:
 
 @contextmanager
 def steady_producer(bootstrap: str, topic: str, partitions: int, records_per_second: int) -> Iterator[History]:
-    """An idempotent acks=all producer at a steady rate for the length of the `with`; drained at its end."""
+    """Run an idempotent acks=all producer at a steady rate for the length of the `with`, and flush it at the end."""
     history = History()
     producer = Producer(
         {
@@ -103,7 +103,7 @@ def _send(producer: Producer, history: History, topic: str, partition: int, numb
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of every record up to the end of the log as it is now, per partition."""
+    """(offset, number) of every record up to the current end of the log, by partition."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest")
     found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(partitions)}
     try:
@@ -120,7 +120,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
 
 
 def anomalies(history: History, found: dict[int, list[tuple[int, int]]]) -> list[str]:
-    """Empty when every acknowledged record is there once, where it was acknowledged, in order."""
+    """What is wrong. Empty if every acknowledged record is there once, at its offset and in order."""
     wrong: list[str] = []
     for partition, records in sorted(found.items()):
         acknowledged = history.acknowledged.get(partition, {})

@@ -1,7 +1,7 @@
-"""Apache Kafka's jars in a cache outside the repository: fetched once, by Maven if there, else by Ivy out of PySpark.
+"""Apache Kafka's jars in a cache outside the repository, fetched once by Maven, or else by the Ivy that PySpark ships.
 
-`python -m klamm.testing.kafka_jars` fetches all versions that the tests use, so that the time of the network is not
-counted as a test's. A version's directory appears by one rename: if it is there, it is complete.
+`python -m klamm.testing.kafka_jars` fetches all versions that the tests use, so that no test waits for the network. A
+version's directory is renamed into place as a whole: if it exists, it is complete.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Artifact(NamedTuple):
 
 
 class JarsMissing(RuntimeError):
-    """One line: what was tried, and what to install."""
+    """The message says in one line what was tried and what to install."""
 
 
 def _artifacts(version: str) -> list[Artifact]:
-    """The broker and its tools, and the binding through which they log; each line of Kafka has its own."""
+    """The broker, its tools and their logging binding, which depends on the version."""
     binding = ("slf4j-log4j12", "1.7.30") if version.startswith("2.") else ("slf4j-reload4j", "1.7.36")
     return [
         Artifact("org.apache.kafka", "kafka_2.13", version),
@@ -45,7 +45,7 @@ def cache_directory() -> Path:
 
 
 def kafka_jars(version: str) -> Path:
-    """The directory with all jars of that version, fetched if need be. Raises JarsMissing."""
+    """The directory with all jars of a version, fetched if necessary. Raises JarsMissing."""
     target = cache_directory() / f"apache-kafka-{version}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The pytest plugin: `klamm_cluster`, a real three-broker cluster in a test, killed and restarted at will.
+"""The pytest plugin: the fixture `klamm_cluster` is a real three-broker cluster that a test may kill and restart.
 
     def test_nothing_is_lost(klamm_cluster):
         klamm_cluster.create_topic("orders", partitions=3, replication_factor=3)
@@ -6,7 +6,7 @@
         ...
         klamm_cluster.wait_until_healthy()
 
-A marker chooses another shape: `@pytest.mark.klamm(brokers=5, zookeeper="embedded", properties={...})`.
+A marker changes the cluster: `@pytest.mark.klamm(brokers=5, zookeeper="embedded", properties={...})`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def klamm_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
-    """Three brokers and a ZooKeeper as real processes, gone when the test is."""
-    from klamm.testing.cluster import running_cluster  # not before it is used: the plugin loads in every pytest run
+    """Three brokers and a ZooKeeper as real processes, which end with the test."""
+    from klamm.testing.cluster import running_cluster  # imported late, because the plugin loads in every pytest run
 
     marker = request.node.get_closest_marker("klamm")
     shape = dict(marker.kwargs) if marker else {}

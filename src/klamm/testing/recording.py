@@ -1,8 +1,8 @@
-"""Stub brokers that keep every control request they get, and answer it as a broker that obeys.
+"""Stub brokers that record every control request and answer it like a broker that obeys.
 
-They hold no replica: what a controller decides, commits and says is all that is seen. A script plays their part in the
-rest (ISR changes are written as a leader writes them). Registered in ZooKeeper like real brokers; a *life* is one
-registration, so that two clusters are comparable although their broker epochs (czxids) are not.
+They hold no replicas, so tests see only what a controller decides, commits and sends. A test script does the rest, for
+example writes ISR changes as a leader would. They register in ZooKeeper like real brokers. A *life* is the number of a
+registration: it makes two clusters comparable, while their broker epochs (czxids) differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecordingBroker(StubBroker):
         super().__init__(broker, network, clock, connect)
         self.requests: list[Received] = []
         self.failed: set[TopicPartition] = set()
-        """Replicas on a log directory that has failed: LeaderAndIsr is answered so."""
+        """Replicas on a failed log directory, for which LeaderAndIsr is answered with an error."""
         self._lives: list[int] = []
 
     @property
@@ -43,7 +43,7 @@ class RecordingBroker(StubBroker):
         return self._lives[-1]
 
     def life(self, epoch: int) -> int:
-        """1 for its first registration, and so on; the epoch itself where it is none of them."""
+        """1 for its first registration, 2 for the second; an unknown epoch is returned as it is."""
         return self._lives.index(epoch) + 1 if epoch in self._lives else epoch
 
     async def register(self) -> None:
@@ -52,7 +52,7 @@ class RecordingBroker(StubBroker):
         self._lives.append((await self._zk.get(broker_id.path(self.id))).stat.czxid)
 
     async def bounce(self) -> None:
-        """A restart so quick that no controller can see the gap: one transaction."""
+        """Register anew in one transaction: a restart so quick that no controller can see a gap."""
         assert self._zk is not None
         path = broker_id.path(self.id)
         create = Create(path, None, CreateMode.EPHEMERAL)
@@ -61,16 +61,16 @@ class RecordingBroker(StubBroker):
         self._lives.append(written.czxid)
 
     def begin_life(self, epoch: int) -> None:
-        """Somebody else registered it."""
+        """Note a registration that another session wrote."""
         self._lives.append(epoch)
 
     async def advertise(self, *more: Endpoint) -> None:
-        """Other endpoints under the same registration."""
+        """Add endpoints to the current registration."""
         assert self._zk is not None
         await self._zk.set(broker_id.path(self.id), self.document(more))
 
     def document(self, more: Sequence[Endpoint] = ()) -> bytes:
-        """Its registration."""
+        """The content of its registration znode."""
         endpoint = Endpoint(LISTENER, HOST, self._listener.port)
         return broker_id.encode(Broker(self.id, (endpoint, *more)), self._clock.wall_ms())
 

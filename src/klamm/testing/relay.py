@@ -1,7 +1,7 @@
-"""A relay in front of a server: it stands for the network between two processes, and does to it what networks do.
+"""A relay in front of a server that can fail like the network between two processes.
 
-Bytes go both ways between a port of its own and another one. It can be silent without closing anything; shut, it
-refuses new connections and has cut those it had. What reads along, or holds something back, overrides `ways`.
+It forwards bytes in both directions between its own port and the server's. It can be silent without closing anything;
+when shut, it cuts its connections and refuses new ones. A subclass that reads along or delays bytes overrides `ways`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ways = tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]
 
 
 class End(NamedTuple):
-    """Of a connection that is relayed: what comes from there, and what goes there."""
+    """One end of a relayed connection: the stream that comes from there and the one that goes there."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -26,13 +26,14 @@ class End(NamedTuple):
 
 class Relay:
     def __init__(self, target_port: int, port: int = 0) -> None:
-        """`port`: its own; without one it takes any."""
+        """`port` is the relay's own; 0 takes any free port."""
         self._target_port = target_port
         self._wanted_port = port
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._open: set[asyncio.Task[None]] = set()
-        """Both ways of each connection. They are cancelled, never the connection: asyncio would log it as an error."""
+        """The tasks of both directions of each connection. Only these are cancelled, because asyncio logs an error when
+        the task of the connection itself is cancelled."""
         self._may_pass = asyncio.Event()
         self._may_pass.set()
 
@@ -71,7 +72,7 @@ class Relay:
             await self.shut()
 
     def ways(self, client: End, server: End) -> Ways:
-        """There and back; the end of either ends the connection."""
+        """One coroutine per direction. The end of either ends the connection."""
         return self.pump(client, server), self.pump(server, client)
 
     async def pump(self, source: End, target: End, see: Callable[[bytes], None] | None = None) -> None:
@@ -81,7 +82,7 @@ class Relay:
                 see(data)
             target.writer.write(data)
             await target.writer.drain()
-        await self._may_pass.wait()  # an end is a word too
+        await self._may_pass.wait()  # while silent, pass on no end either
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -91,11 +92,11 @@ class Relay:
         ends = [End(reader, writer)]
         try:
             ends.append(End(*await asyncio.open_connection(HOST, self._target_port)))
-            if self._server is not None:  # not shut while we connected
+            if self._server is not None:  # it was not shut meanwhile
                 await self._pass_on(*ends)
         except OSError:
-            pass  # nobody is there: the client finds its connection cut
-        finally:  # also of one that came as we shut, and is cancelled with the loop
+            pass  # the server is not there: cut the client's connection
+        finally:  # also for a connection that came during the shutdown and is cancelled with the loop
             for end in ends:
                 end.writer.transport.abort()
         await asyncio.gather(*(end.writer.wait_closed() for end in ends), return_exceptions=True)

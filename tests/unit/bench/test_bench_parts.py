@@ -117,7 +117,7 @@ async def test_a_controller_that_dies_ends_the_wait() -> None:
 
 
 def test_an_unknown_rival_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BenchFailed, match=f"apache-kafka-0.8 is none of {', '.join(RIVALS)}"):
+    with pytest.raises(BenchFailed, match=f"unknown controller apache-kafka-0.8; choose one of {', '.join(RIVALS)}"):
         kafka_contender("apache-kafka-0.8", tmp_path)
 
 
