@@ -89,7 +89,7 @@ def main(wanted: Sequence[str]) -> int:
     for section in listed:
         for case, sentence in section.cases.items():
             print(f"{case:<8} {sentence}")
-            for test in sorted(tests.get(case, ())):
+            for test in sorted(tests.get(case, ["no test yet"])):
                 print(f"{'':<8} {test}")
     print()
     for section in listed:

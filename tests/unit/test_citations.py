@@ -50,6 +50,7 @@ DOCS_PAGE: Final = re.compile(r"(?<![\w/])(docs/[\w./-]+\.md)(?:#([\w-]+))?")
 FILE: Final = re.compile(
     r"(?<![\w/.*<>{}$-])((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|(?:src|tests|scripts)/[\w./-]*\w)(?![\w*<{/])"
 )
+NAME_IN_FILE: Final = re.compile(r"`([\w/]+\.py)` `([A-Za-z_.]+)`")
 INVARIANT: Final = re.compile(r"\b([SE]\d{1,2})\b")
 WITH_INVARIANTS: Final = ("src/klamm/simulation/", "tests/simulation/", "tests/planted.toml", "docs/architecture.md")
 FOLDER: Final = re.compile(r"`((?:src/klamm/)?(?:PACKAGES)/(?:\w+/)*)`".replace("PACKAGES", "|".join(PACKAGES)))
@@ -196,6 +197,13 @@ def files() -> frozenset[str]:
     return frozenset("/".join(path[start:]) for path in parts for start in range(len(path)))
 
 
+def is_defined(cited: str, name: str) -> bool:
+    """`controller/term.py` `Term.fail_over`: a file below src/klamm defines the last part of the name."""
+    path = ROOT / "src" / "klamm" / cited
+    found = re.search(rf"\b(?:def|class) {name.rpartition('.')[2]}\b", path.read_text()) if path.is_file() else True
+    return found is not None
+
+
 def is_case(case: str) -> bool:
     return case in CASES[case.partition("-")[0]]
 
@@ -214,6 +222,7 @@ def dangling(file: str, text: str) -> list[str]:
             found += missing_heading(target, page, anchor)
     cited = [path.rstrip("/") for path in FILE.findall(text) + FOLDER.findall(text)]
     found += [f"{path} does not exist" for path in cited if path not in files()]
+    found += [f"{path} has no {name}" for path, name in NAME_IN_FILE.findall(text) if not is_defined(path, name)]
     found += [f"case {case} is not in tests/cases.toml" for case in CASE.findall(text) if not is_case(case)]
     if file.startswith(WITH_INVARIANTS):
         unknown = [name for name in INVARIANT.findall(text) if name not in invariants()]
@@ -246,6 +255,10 @@ def test_every_citation_resolves() -> None:
         ("`term.py` and controller/term.py and src/klamm/controller", []),
         ("`nothing.py`, `controller/nothing/`", ["nothing.py does not exist", "controller/nothing does not exist"]),
         ("tests/unit/nothing and tests/unit/test_citations.py", ["tests/unit/nothing does not exist"]),
+        (
+            "`controller/term.py` `Term.fail_over`, `controller/term.py` `Term.rest`",
+            ["controller/term.py has no Term.rest"],
+        ),
         ("PSM-04 and PSM-99", ["case PSM-99 is not in tests/cases.toml"]),
         ("S4 and S99 hold", ["invariant S99 is not in docs/design.md"]),
         ("Layout: controller 7.2.", ["'controller 7.2' is not in the repository"]),

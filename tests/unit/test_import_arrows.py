@@ -98,7 +98,7 @@ PORTS_ONLY = {
     *("asyncio.to_thread", "os.urandom", "os.getrandom", "run_in_executor"),
 }
 VALUES = {"random.Random", "uuid.UUID"}
-"""Types that may be named below the ports: a generator that somebody seeded, and sixteen bytes."""
+"""Types that may be named below the ports: a generator that was handed in, and sixteen bytes."""
 
 PORTS_EXCEPT: dict[str, tuple[set[str], str]] = {
     "log/disk.py": ({"concurrent", "threading", "run_in_executor"}, "the real disk and its pool of threads"),
@@ -133,7 +133,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def as_module(name: str) -> str:
-    """`controller.events.Startup` -> `controller.events`: the name without what is not a file or a folder."""
+    """`controller.events.Startup` -> `controller.events`: the longest part of a name that is a module."""
     path = SOURCE / name.replace(".", "/")
     return name if path.is_dir() or path.with_suffix(".py").is_file() else name.rpartition(".")[0]
 
