@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.partition import Partition
@@ -26,9 +25,8 @@ from klamm.model.errors import BadVersion, ConnectionLoss, NoNode, SessionExpire
 from klamm.model.ids import BrokerId, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import ZooKeeper
+from klamm.zookeeper.retries import RECONNECT_PAUSE_S
 from klamm.zookeeper.znodes import partition_state
-
-RETRY_AFTER: Final = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +59,7 @@ class IsrWriter:
                 log.warning(
                     "ISR of %s: outcome of the write unknown, trying again: %s", partition.topic_partition, error
                 )
-                await asyncio.sleep(RETRY_AFTER)
+                await asyncio.sleep(RECONNECT_PAUSE_S)
             else:
                 if self._is_current(partition, epoch, proposed):
                     self._settle(partition, proposed, version)
@@ -84,7 +82,7 @@ class IsrWriter:
             self._lose(partition, epoch, proposed, str(error))
             return True
         except (ConnectionLoss, SessionExpired):
-            await asyncio.sleep(RETRY_AFTER)
+            await asyncio.sleep(RECONNECT_PAUSE_S)
             return False
         if not self._is_current(partition, epoch, proposed):
             return True

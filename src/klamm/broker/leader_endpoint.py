@@ -20,7 +20,7 @@ from klamm.model.ports import Ports
 from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
 from klamm.wire.by_topic import by_topic
-from klamm.wire.errors import ProtocolError
+from klamm.wire.errors import ProtocolError, error_of
 from klamm.wire.fetch import (
     FOLLOWER_VERSION,
     FetchPartition,
@@ -93,7 +93,7 @@ class RemoteLeader:
         return [
             EpochAnswered(
                 TopicPartition(topic.topic, end.partition),
-                _error(end.error_code),
+                error_of(end.error_code),
                 EpochEndOffset(LeaderEpoch(end.leader_epoch), end.end_offset),
             )
             for topic in answer.topics
@@ -117,7 +117,7 @@ class RemoteLeader:
         answer = await self._message(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, request)
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
-            raise KafkaError(_error(found.error_code))
+            raise KafkaError(error_of(found.error_code))
         return int(found.offset)
 
     async def _message(self, key: ApiKey, version: int, request: Any) -> Any:
@@ -145,11 +145,3 @@ class RemoteLeader:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-
-
-def _error(code: int) -> ErrorCode:
-    """A newer leader may have codes that we do not know: the partition is tried again."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

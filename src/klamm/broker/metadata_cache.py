@@ -9,13 +9,13 @@ the same step as the update that satisfies them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.control import MetadataUpdate, PartitionMetadata
-from klamm.model.ids import LEADER_DURING_DELETE, NO_LEADER, BrokerId, TopicPartition
+from klamm.model.ids import LEADER_DURING_DELETE, BrokerId, TopicPartition
 from klamm.model.requests import ClientConnection
 
 TOPICS_PER_SLICE: Final = 50
@@ -57,14 +57,17 @@ class MetadataCache:
         known = self.brokers.get(broker)
         return None if known is None else known.endpoint(listener)
 
+    def endpoints(self, listener: str) -> Iterator[tuple[Broker, Endpoint]]:
+        """The brokers that have this listener, with their address on it."""
+        for broker in self.brokers.values():
+            endpoint = broker.endpoint(listener)
+            if endpoint is not None:
+                yield broker, endpoint
+
     def has_leaders(self, topic: str, partitions: Iterable[int]) -> bool:
         """A created topic is usable: each partition has a live leader."""
         known = self._topics.get(topic, {})
         return all(p in known and known[p].leader in self.brokers for p in partitions)
-
-    @property
-    def partition_count(self) -> int:
-        return sum(map(len, self._topics.values()))
 
     # --- updates ---
 
@@ -130,8 +133,3 @@ class MetadataCache:
 def _give_up(done: asyncio.Future[bool]) -> None:
     if not done.done():
         done.set_result(False)
-
-
-def leader_of(metadata: PartitionMetadata, cache: MetadataCache) -> BrokerId:
-    """The leader that a client may be sent to: NO_LEADER when it is not alive (KAFKA-10312: the leader, not we)."""
-    return metadata.leader if cache.is_alive(metadata.leader) else NO_LEADER

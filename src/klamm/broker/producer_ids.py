@@ -1,21 +1,19 @@
 """Producer ids, unique in the cluster: blocks of a thousand, taken from ZooKeeper by a conditional set.
 
-A write whose answer was lost is recognised by its content: the block names us and begins where we asked for it. Ids of
-a block that a stopped broker did not use are lost, which is cheap; an id handed out twice would lose records.
+A write whose answer was lost is recognised by its content: the block names this broker and begins where it was wanted.
+A broker that stops loses the unused ids of its block, which is cheap; an id handed out twice would lose records.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
-from klamm.model.errors import BadVersion, ConnectionLoss
+from klamm.model.errors import BadVersion
 from klamm.model.ids import BrokerId, ProducerId
 from klamm.model.ports import ZooKeeper
+from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import producer_id_block
 from klamm.zookeeper.znodes.producer_id_block import ProducerIdBlock, block_from
-
-RETRY_AFTER: Final = 0.1
 
 
 class ProducerIds:
@@ -36,20 +34,22 @@ class ProducerIds:
             return taken
 
     async def _take_block(self) -> ProducerIdBlock:
-        """Only a connection that breaks in the middle leaves the outcome open; then one set may have been applied and
-        must not be taken for somebody else's."""
+        """A connection that breaks in the middle leaves the outcome open: the set may have been applied, and the block
+        must then not be mistaken for another broker's."""
         unsure: ProducerIdBlock | None = None
-        while True:
-            try:
+
+        async def attempt() -> ProducerIdBlock:
+            nonlocal unsure
+            while True:
                 node = await self._zk.get(producer_id_block.PATH)
                 latest = producer_id_block.decode(producer_id_block.PATH, node.data)
                 if unsure is not None and latest == unsure:
                     return unsure
-                wanted = latest.next_for(self._me) if latest is not None else block_from(self._me, 0)
-                unsure = wanted
-                await self._zk.set(producer_id_block.PATH, producer_id_block.encode(wanted), node.stat.version)
-                return wanted
-            except BadVersion:
-                continue
-            except ConnectionLoss:
-                await asyncio.sleep(RETRY_AFTER)
+                unsure = latest.next_for(self._me) if latest is not None else block_from(self._me, 0)
+                try:
+                    await self._zk.set(producer_id_block.PATH, producer_id_block.encode(unsure), node.stat.version)
+                    return unsure
+                except BadVersion:
+                    continue
+
+        return await until_connected(attempt)

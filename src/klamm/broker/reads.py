@@ -23,7 +23,6 @@ from klamm.model.ports import Buffer
 from klamm.model.requests import ClientConnection
 from klamm.wire.fetch import FetchPartition, FetchResult
 
-CONSUMER: Final = BrokerId(-1)
 VERSION_FROM_FOLLOWERS: Final = 11
 """From this version a consumer may read from any replica (KIP-392)."""
 VERSION_FIRST_BATCH_WHOLE: Final = 3

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from klamm.model.config import TopicConfig, topic_config, topic_keys_without_effect
 from klamm.model.errors import ConnectionLoss, KafkaError, SessionExpired, ZNodeError
 from klamm.model.ports import Clock, ZooKeeper
+from klamm.zookeeper.retries import RECONNECT_PAUSE_S
 from klamm.zookeeper.znodes import config
-
-RETRY_AFTER: Final = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ class TopicConfigs:
             except (ConnectionLoss, SessionExpired):
                 if self._clock.monotonic() >= deadline:
                     raise
-                await asyncio.sleep(RETRY_AFTER)
+                await asyncio.sleep(RECONNECT_PAUSE_S)
         return {
             name: self._effective(path, node.data if node is not None else None)
             for name, path, node in zip(names, paths, nodes, strict=True)

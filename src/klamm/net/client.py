@@ -15,7 +15,8 @@ from typing import Final, cast
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.errors import ProtocolError
-from klamm.wire.server_connection import CORRELATION, SIZE, RequestHeader, request_head, skip_tags
+from klamm.wire.server_connection import CORRELATION, SIZE, RequestHeader, request_head
+from klamm.wire.tags import skip_tags
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
 CORRELATION_MODULUS: Final = 2**31

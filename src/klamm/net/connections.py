@@ -16,13 +16,13 @@ from typing import Protocol
 from klamm.model.settings import INT_MAX
 
 
-class Verdict(Enum):
+class Admission(Enum):
     ADMITTED = "admitted"
     WAITS = "waits"
     REFUSED = "refused"
 
 
-class Connection(Protocol):
+class LimitedConnection(Protocol):
     @property
     def host(self) -> str: ...
 
@@ -54,33 +54,33 @@ class ConnectionLimits:
         self._per_ip = per_ip
         self._overrides = dict(overrides or {})
         self._waiting_max = waiting
-        self._admitted: dict[Connection, None] = {}
-        self._waiting: deque[Connection] = deque()
+        self._admitted: dict[LimitedConnection, None] = {}
+        self._waiting: deque[LimitedConnection] = deque()
         self._by_host: Counter[str] = Counter()
 
     def allowed_from(self, host: str) -> int:
         return self._overrides.get(host, self._per_ip)
 
-    def entered(self, connection: Connection) -> Verdict:
+    def entered(self, connection: LimitedConnection) -> Admission:
         if self._by_host[connection.host] >= self.allowed_from(connection.host):
-            return Verdict.REFUSED
+            return Admission.REFUSED
         if len(self._admitted) < self._total:
-            verdict = Verdict.ADMITTED
+            admission = Admission.ADMITTED
         elif connection.is_protected:
             self._make_room()
-            verdict = Verdict.ADMITTED
+            admission = Admission.ADMITTED
         elif len(self._waiting) < self._waiting_max:
-            verdict = Verdict.WAITS
+            admission = Admission.WAITS
         else:
-            return Verdict.REFUSED
+            return Admission.REFUSED
         self._by_host[connection.host] += 1
-        if verdict is Verdict.ADMITTED:
+        if admission is Admission.ADMITTED:
             self._admitted[connection] = None
         else:
             self._waiting.append(connection)
-        return verdict
+        return admission
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: LimitedConnection) -> None:
         """Of one that `entered` did not refuse."""
         self._by_host[connection.host] -= 1
         if not self._by_host[connection.host]:

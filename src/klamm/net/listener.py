@@ -20,10 +20,10 @@ from typing import Final, cast
 
 from klamm.model.ports import Buffer, Listening, Network
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
-from klamm.net.connections import ConnectionLimits, Verdict
+from klamm.net.connections import Admission, ConnectionLimits
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.errors import CloseConnection, ProtocolError
-from klamm.wire.server_connection import Request, RequestHeader, ServerConnection, response_head
+from klamm.wire.server_connection import ReceivedRequest, RequestHeader, ServerConnection, response_head
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Listener:
             return ServerConnection(self._frame_bytes_max, recordless_bytes_max=self._frame_bytes_max)
         return ServerConnection(self._frame_bytes_max)
 
-    async def handle(self, context: RequestContext, request: Request) -> Sequence[Buffer] | None:
+    async def handle(self, context: RequestContext, request: ReceivedRequest) -> Sequence[Buffer] | None:
         self.requests += 1
         await self._serving.wait()
         return await self._handler(context, request.header, request.body)
@@ -171,7 +171,7 @@ class _Connection(asyncio.Protocol):
         self._peer = "?"
         self.host = "?"
         self._client = ClientConnection()
-        self._verdict = Verdict.REFUSED
+        self._admission = Admission.REFUSED
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -188,12 +188,12 @@ class _Connection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         if address:
             self.host, self._peer = address[0], f"{address[0]}:{address[1]}"
-        self._verdict = self._listener.limits.entered(self)
-        if self._verdict is Verdict.REFUSED:
+        self._admission = self._listener.limits.entered(self)
+        if self._admission is Admission.REFUSED:
             self.close(f"{self.host} has its {self._listener.limits.allowed_from(self.host)} connections, or all wait")
 
     def admit(self) -> None:
-        self._verdict = Verdict.ADMITTED
+        self._admission = Admission.ADMITTED
         if self._transport is not None:
             self._transport.resume_reading()
             self.data_received(b"")  # what has come meanwhile
@@ -203,7 +203,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()  # whoever waits to write finds that there is nobody to write to
         self._client.gone()
         self._lost.set()
-        if self._verdict is not Verdict.REFUSED:
+        if self._admission is not Admission.REFUSED:
             self._listener.limits.left(self)
         if self._task is None:
             self._listener.forget(self)
@@ -212,7 +212,7 @@ class _Connection(asyncio.Protocol):
         self.last_active = self._time()
         self._listener.bytes_in += len(data)
         self._wire.feed(data)
-        if self._verdict is Verdict.WAITS:
+        if self._admission is Admission.WAITS:
             # Not paused from the beginning: uvloop begins to read only after connection_made, whatever that wants.
             if self._transport is not None:
                 self._transport.pause_reading()

@@ -11,7 +11,6 @@ from typing import Final
 
 from klamm.wire.errors import ProtocolError
 
-INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")

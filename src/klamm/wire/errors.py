@@ -1,13 +1,22 @@
-"""What ends a connection. Neither is answered: the other side sees its connection close, as with Kafka (broker 8.4)."""
+"""What ends a connection without an answer, as in Kafka: the other side only sees its connection close. And how to read
+the error codes of others."""
 
 from __future__ import annotations
 
-from klamm.model.errors import KlammError
+from klamm.model.errors import ErrorCode, KlammError
 
 
 class ProtocolError(KlammError):
-    """Bytes that are no request or response we understand. The message says why and never quotes them."""
+    """Bytes that do not decode as a request or response. The message says why and never quotes them."""
 
 
 class CloseConnection(KlammError):
-    """Raised by a handler that has no answer to give, such as a failed produce with acks=0."""
+    """Raised by a handler that cannot answer, such as a failed produce with acks=0."""
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error with this code; UNKNOWN_SERVER_ERROR for a code that only newer brokers know."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -16,6 +16,7 @@ from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.wire.by_topic import by_topic
 from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
+from klamm.wire.errors import error_of
 
 FOLLOWER_VERSION: Final = 11
 
@@ -163,7 +164,7 @@ def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchRes
     """Version 11: the request's own error and each partition's answer, records as views into the frame."""
     cursor = Cursor(body)
     cursor.int32()  # throttle
-    error = _error(cursor.int16())
+    error = error_of(cursor.int16())
     cursor.int32()  # session
     results: list[FetchResult] = []
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
@@ -179,7 +180,7 @@ def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchRes
             results.append(
                 FetchResult(
                     TopicPartition(topic, index),
-                    _error(code),
+                    error_of(code),
                     high_watermark,
                     last_stable,
                     log_start,
@@ -188,11 +189,3 @@ def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchRes
                 )
             )
     return error, results
-
-
-def _error(code: int) -> ErrorCode:
-    """A newer broker may know codes that we do not: that partition failed, the others of the answer are fine."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.errors import ProtocolError
-from klamm.wire.varint import read_uvarint
+from klamm.wire.tags import EMPTY_TAGS, skip_tags
 
 SIZE: Final = struct.Struct(">i")
 HEADER: Final = struct.Struct(">hhi")
@@ -21,7 +21,6 @@ INT16: Final = struct.Struct(">h")
 CORRELATION: Final = struct.Struct(">i")
 HEADER_BYTES_MIN: Final = 8
 """Key, version, correlation id: the least that any request has."""
-EMPTY_TAGS: Final = b"\x00"
 RECORDLESS_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a client's request that carries no records. Decoded it takes up to fifty times its size, and no honest one is that
 large: 200,000 partitions fit well (reliability 4.5)."""
@@ -34,7 +33,7 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-class Request(NamedTuple):
+class ReceivedRequest(NamedTuple):
     header: RequestHeader
     body: memoryview
 
@@ -58,7 +57,7 @@ class ServerConnection:
         """The request that was handed out is done with: the next one may come."""
         self._busy = False
 
-    def next_request(self) -> Request | None:
+    def next_request(self) -> ReceivedRequest | None:
         """The next complete request, or None: not all of it is there, or the one before is not answered yet."""
         if self._busy or len(self._buffer) < SIZE.size:
             return None
@@ -81,7 +80,7 @@ class ServerConnection:
         return request
 
 
-def parse_request(frame: memoryview) -> Request:
+def parse_request(frame: memoryview) -> ReceivedRequest:
     key, version, correlation_id = HEADER.unpack_from(frame)
     try:
         api_key = ApiKey(key)
@@ -94,7 +93,7 @@ def parse_request(frame: memoryview) -> Request:
         client_id, position = _client_id(frame, position)
     if header_version >= 2:
         position = skip_tags(frame, position)
-    return Request(RequestHeader(api_key, version, correlation_id, client_id), frame[position:])
+    return ReceivedRequest(RequestHeader(api_key, version, correlation_id, client_id), frame[position:])
 
 
 def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
@@ -111,21 +110,6 @@ def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
         return str(frame[position : position + length], "utf-8"), position + length
     except UnicodeDecodeError:
         raise ProtocolError("the client id is not UTF-8") from None
-
-
-def skip_tags(frame: memoryview, position: int) -> int:
-    """Past the tagged fields of a header: newer peers may send some, none means anything to us."""
-    try:
-        count, position = read_uvarint(frame, position)
-        for _ in range(count):
-            _, position = read_uvarint(frame, position)
-            size, position = read_uvarint(frame, position)
-            position += size
-            if position > len(frame):
-                raise IndexError
-    except (IndexError, ValueError):
-        raise ProtocolError("the tagged fields of the header run past its end") from None
-    return position
 
 
 def response_head(header: RequestHeader, body_bytes: int) -> bytes:

@@ -49,7 +49,7 @@ class Leading:
 def leading(
     partition: Partition, make_log: Any, zk: Any, clock: Any, make_order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Leading:
-    monkeypatch.setattr(isr_writer, "RETRY_AFTER", 0)
+    monkeypatch.setattr(isr_writer, "RECONNECT_PAUSE_S", 0)
     return Leading(partition, make_log(), zk, clock, make_order)
 
 

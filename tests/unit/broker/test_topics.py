@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from klamm.admin.placement import PlacementBroker
-from klamm.broker import producer_ids
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import NewTopic, TopicAdmin, colliding, validate_name
@@ -116,7 +115,7 @@ async def test_topic_configuration_survives_bad_content(zk: Any, clock: Any) -> 
 
 
 async def test_producer_ids_in_blocks(zk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_ids, "RETRY_AFTER", 0)
+    monkeypatch.setattr("klamm.zookeeper.retries.RECONNECT_PAUSE_S", 0)
     zk.put(producer_id_block.PATH, None)
     one, two = ProducerIds(zk, BrokerId(1)), ProducerIds(zk, BrokerId(2))
     assert [await one.take(), await one.take(), await two.take()] == [0, 1, 1000]

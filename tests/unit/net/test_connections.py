@@ -12,7 +12,7 @@ import uvloop
 
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
-from klamm.net.connections import ConnectionLimits, Verdict
+from klamm.net.connections import Admission, ConnectionLimits
 from klamm.net.listener import Listener
 from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
@@ -44,25 +44,25 @@ def test_an_address_gets_so_many_and_an_override_counts_first() -> None:
     limits = ConnectionLimits(per_ip=2, overrides={"10.0.0.9": 0, "10.0.0.8": 3})
     first, second = Guest(), Guest()
     assert [limits.entered(guest) for guest in (first, second, Guest())] == [
-        Verdict.ADMITTED,
-        Verdict.ADMITTED,
-        Verdict.REFUSED,
+        Admission.ADMITTED,
+        Admission.ADMITTED,
+        Admission.REFUSED,
     ]
-    assert limits.entered(Guest("10.0.0.2")) is Verdict.ADMITTED
-    assert limits.entered(Guest("10.0.0.9")) is Verdict.REFUSED
-    assert [limits.entered(Guest("10.0.0.8")) for _ in range(4)].count(Verdict.ADMITTED) == 3
+    assert limits.entered(Guest("10.0.0.2")) is Admission.ADMITTED
+    assert limits.entered(Guest("10.0.0.9")) is Admission.REFUSED
+    assert [limits.entered(Guest("10.0.0.8")) for _ in range(4)].count(Admission.ADMITTED) == 3
     limits.left(first)
-    assert limits.entered(Guest()) is Verdict.ADMITTED
+    assert limits.entered(Guest()) is Admission.ADMITTED
 
 
 def test_newcomers_wait_in_order_until_somebody_leaves() -> None:
     limits = ConnectionLimits(total=1, waiting=2)
     inside, first, second = Guest(), Guest(), Guest()
     assert [limits.entered(guest) for guest in (inside, first, second, Guest())] == [
-        Verdict.ADMITTED,
-        Verdict.WAITS,
-        Verdict.WAITS,
-        Verdict.REFUSED,
+        Admission.ADMITTED,
+        Admission.WAITS,
+        Admission.WAITS,
+        Admission.REFUSED,
     ]
     limits.left(first)  # gave up
     limits.left(inside)
@@ -74,13 +74,13 @@ def test_a_broker_takes_the_place_of_the_quietest_client() -> None:
     quiet, busy = Guest(last_active=1.0), Guest(last_active=9.0)
     for guest in (quiet, busy):
         limits.entered(guest)
-    assert limits.entered(Guest(is_protected=True, last_active=0.0)) is Verdict.ADMITTED
+    assert limits.entered(Guest(is_protected=True, last_active=0.0)) is Admission.ADMITTED
     assert len(quiet.said) == 1 and not busy.said
-    assert limits.entered(Guest(is_protected=True)) is Verdict.ADMITTED
+    assert limits.entered(Guest(is_protected=True)) is Admission.ADMITTED
     assert len(quiet.said) == 1 and len(busy.said) == 1, "the next one finds another, before the first has ended"
     limits.left(quiet)
     waiting = Guest()
-    assert limits.entered(waiting) is Verdict.WAITS
+    assert limits.entered(waiting) is Admission.WAITS
 
 
 async def answer(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:

@@ -1,7 +1,8 @@
-"""Pieces that the answers of several APIs have in common."""
+"""What the handlers of several APIs check and answer alike."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -12,3 +13,8 @@ def error_fields(error: KafkaError | None) -> dict[str, Any]:
     if error is None:
         return {"error_code": ErrorCode.NONE, "error_message": None}
     return {"error_code": error.code, "error_message": error.message}
+
+
+def check_named_once(topic: str, names: Counter[str]) -> None:
+    if names[topic] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {topic} appears more than once in the request.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from klamm.broker.handlers.answers import error_fields
+from klamm.broker.handlers.answers import check_named_once, error_fields
 from klamm.broker.handlers.services import Services
 from klamm.broker.topics import Growth
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
@@ -56,10 +56,8 @@ async def _grow(
     services: Services, context: RequestContext, names: Counter[str], topic: Any, *, validate_only: bool
 ) -> range:
     """Numbers of the new partitions."""
-    if not services.controller.is_active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)
-    if names[topic.name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {topic.name} appears more than once in the request.")
+    services.check_is_controller()
+    check_named_once(topic.name, names)
     if not services.may(context, Operation.ALTER, topic.name):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     lists = None

@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter
 from typing import Any, Final
 
+from klamm.broker.handlers.answers import check_named_once
 from klamm.broker.handlers.services import Services
 from klamm.broker.topics import NewTopic, PlannedTopic
 from klamm.model.config import TopicConfig, topic_config
@@ -51,10 +52,8 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 async def _create(
     services: Services, context: RequestContext, names: Counter[str], topic: Any, *, validate_only: bool
 ) -> PlannedTopic:
-    if not services.controller.is_active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)
-    if names[topic.name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {topic.name} appears more than once in the request.")
+    services.check_is_controller()
+    check_named_once(topic.name, names)
     if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, topic.name)):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if services.metadata.topic(topic.name) is not None:

@@ -42,8 +42,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 
 
 async def _mark(services: Services, context: RequestContext, version: int, name: str) -> None:
-    if not services.controller.is_active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+    services.check_is_controller()
     if not services.config.delete_topic_enable:
         known = version >= VERSION_DELETION_DISABLED
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST)

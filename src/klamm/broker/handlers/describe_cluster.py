@@ -26,15 +26,10 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             cluster_id=services.cluster_id,
         )
     cache = services.metadata
-    brokers = []
-    for broker in cache.brokers.values():
-        endpoint = broker.endpoint(context.listener)
-        if endpoint is not None:
-            brokers.append(
-                _RESPONSE.DescribeClusterBroker(
-                    broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        _RESPONSE.DescribeClusterBroker(broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in cache.endpoints(context.listener)
+    ]
     return _RESPONSE(
         error_code=ErrorCode.NONE,
         error_message=None,

@@ -38,15 +38,10 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     else:
         names = list(dict.fromkeys(topic.name for topic in request.topics))
         may_create = version < VERSION_AUTO_CREATE_FLAG or request.allow_auto_topic_creation
-    brokers = []
-    for broker in cache.brokers.values():
-        endpoint = broker.endpoint(context.listener)
-        if endpoint is not None:
-            brokers.append(
-                _RESPONSE.MetadataResponseBroker(
-                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        _RESPONSE.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in cache.endpoints(context.listener)
+    ]
     return _RESPONSE(
         brokers=brokers,
         cluster_id=services.cluster_id,

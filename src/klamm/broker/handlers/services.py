@@ -13,6 +13,7 @@ from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topics import TopicAdmin
 from klamm.model.config import BrokerConfig
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Clock
 from klamm.model.requests import RequestContext
@@ -38,6 +39,10 @@ class Services:
         """Whether the client may do this to a topic, or without one to the cluster."""
         resource = CLUSTER if topic_name is None else topic(topic_name)
         return self.authorizer.authorize(context, operation, resource)
+
+    def check_is_controller(self) -> None:
+        if not self.controller.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
     async def placement_brokers(self) -> list[PlacementBroker]:
         """Live brokers that may get replicas: all but dedicated controllers."""

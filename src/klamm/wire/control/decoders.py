@@ -27,6 +27,7 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.control import schema_requests
 from klamm.wire.errors import ProtocolError
+from klamm.wire.tags import skip_tags
 from klamm.wire.varint import read_uvarint
 
 PARTITIONS_PER_SLICE: Final = 2_000
@@ -99,7 +100,7 @@ def _topics(
                 if state is None:
                     state = cache[suffix] = decode(suffix)
             entries.append((index, state))
-        at = _after_tags(body, at)
+        at = skip_tags(body, at)
         collect(name, entries)
         since_pause += count
         if since_pause >= PARTITIONS_PER_SLICE:
@@ -125,28 +126,15 @@ def _after_ids(body: memoryview, at: int) -> int:
     return at + 4 * count - 3
 
 
-def _after_tags(body: memoryview, at: int) -> int:
-    if body[at] == 0:
-        return at + 1
-    count, at = read_uvarint(body, at)
-    for _ in range(count):
-        _, at = read_uvarint(body, at)
-        size, at = read_uvarint(body, at)
-        at += size
-        if at > len(body):
-            raise ProtocolError("a tagged field runs past the end of the request")
-    return at
-
-
 def _metadata_end(body: memoryview, at: int) -> int:
     at = _after_ids(body, at + _STATE.size) + 4
-    return _after_tags(body, _after_ids(body, _after_ids(body, at)))
+    return skip_tags(body, _after_ids(body, _after_ids(body, at)))
 
 
 def _order_end(body: memoryview, at: int) -> int:
     at = _after_ids(body, at + _STATE.size) + 4
     at = _after_ids(body, _after_ids(body, _after_ids(body, at)))
-    return _after_tags(body, at + 1)
+    return skip_tags(body, at + 1)
 
 
 def _ids(data: memoryview, at: int) -> tuple[tuple[BrokerId, ...], int]:
@@ -204,12 +192,12 @@ def _brokers(body: memoryview, at: int) -> list[Broker]:
             if host is None or listener is None:
                 raise ProtocolError("an endpoint without host or listener")
             (protocol,) = _I16.unpack_from(body, at)
-            at = _after_tags(body, at + 2)
+            at = skip_tags(body, at + 2)
             endpoints.append(Endpoint(listener, host, port, SecurityProtocol(protocol)))
         rack, at = _text(body, at)
-        at = _after_tags(body, at)
+        at = skip_tags(body, at)
         brokers.append(Broker(BrokerId(broker_id), tuple(endpoints), rack))
-    _after_tags(body, at)
+    skip_tags(body, at)
     return brokers
 
 
@@ -220,8 +208,8 @@ def _check_live_leaders(body: memoryview, at: int) -> None:
         host, at = _text(body, at + 4)
         if host is None:
             raise ProtocolError("a leader without a host")
-        at = _after_tags(body, at + 4)
-    _after_tags(body, at)
+        at = skip_tags(body, at + 4)
+    skip_tags(body, at)
 
 
 def _text(body: memoryview, at: int) -> tuple[str | None, int]:

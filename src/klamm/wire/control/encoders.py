@@ -21,6 +21,7 @@ from klamm.model.brokers import Broker
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.tags import EMPTY_TAGS
 from klamm.wire.varint import uvarint
 
 TopicEntries = tuple[bytes, int, bytes]
@@ -31,7 +32,6 @@ UPDATE_METADATA_VERSION_MIN: Final = 5
 STOP_REPLICA_VERSION_MIN: Final = 1
 LEADER_AND_ISR_WITH_REASSIGNMENT: Final = 3
 STOP_REPLICA_WITH_EPOCHS: Final = 3
-NO_TAGS: Final = b"\x00"
 
 _HEAD = struct.Struct(">iiq")
 _STATE = struct.Struct(">iii")
@@ -88,7 +88,7 @@ def leader_and_isr_rest(version: int, assignment: Assignment, is_new: bool) -> b
         parts += (_int32s(assignment.adding, flexible), _int32s(assignment.removing, flexible))
     parts.append(b"\x01" if is_new else b"\x00")
     if flexible:
-        parts.append(NO_TAGS)
+        parts.append(EMPTY_TAGS)
     return b"".join(parts)
 
 
@@ -109,9 +109,9 @@ def leader_and_isr_tail(version: int, topics: Iterable[TopicEntries], live_leade
     for leader in live_leaders:
         parts += (_I32.pack(leader.broker), _string(leader.host.encode(), flexible), _I32.pack(leader.port))
         if flexible:
-            parts.append(NO_TAGS)
+            parts.append(EMPTY_TAGS)
     if flexible:
-        parts.append(NO_TAGS)
+        parts.append(EMPTY_TAGS)
     return b"".join(parts)
 
 
@@ -129,7 +129,7 @@ def leader_and_isr_body(
 def update_metadata_rest(version: int, replicas: Sequence[BrokerId], offline_replicas: Sequence[BrokerId]) -> bytes:
     """Of an entry, from the replicas on."""
     flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
-    return _int32s(replicas, flexible) + _int32s(offline_replicas, flexible) + (NO_TAGS if flexible else b"")
+    return _int32s(replicas, flexible) + _int32s(offline_replicas, flexible) + (EMPTY_TAGS if flexible else b"")
 
 
 def update_metadata_suffix(
@@ -161,12 +161,12 @@ def update_metadata_tail(version: int, topics: Iterable[TopicEntries], live_brok
                 _I16.pack(endpoint.security_protocol),
             )
             if flexible:
-                parts.append(NO_TAGS)
+                parts.append(EMPTY_TAGS)
         parts.append(_string(None if broker.rack is None else broker.rack.encode(), flexible))
         if flexible:
-            parts.append(NO_TAGS)
+            parts.append(EMPTY_TAGS)
     if flexible:
-        parts.append(NO_TAGS)
+        parts.append(EMPTY_TAGS)
     return b"".join(parts)
 
 
@@ -207,9 +207,9 @@ def stop_replica_body(
             parts.append(_count(len(partitions), flexible))
             parts += starmap(_STOPPED.pack, partitions)
         if flexible:
-            parts.append(NO_TAGS)
+            parts.append(EMPTY_TAGS)
     if flexible:
-        parts.append(NO_TAGS)
+        parts.append(EMPTY_TAGS)
     return b"".join(parts)
 
 
@@ -220,7 +220,7 @@ def _topics(topics: Iterable[TopicEntries], flexible: bool) -> list[bytes]:
         count += 1
         parts += (_string(name, flexible), _count(partitions, flexible), entries)
         if flexible:
-            parts.append(NO_TAGS)
+            parts.append(EMPTY_TAGS)
     parts[0] = _count(count, flexible)
     return parts
 

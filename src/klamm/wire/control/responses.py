@@ -20,6 +20,7 @@ from klamm.model.ids import TopicPartition
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import encode_response, response_class
+from klamm.wire.tags import EMPTY_TAGS
 from klamm.wire.varint import read_uvarint, uvarint
 
 PARTITIONS_PER_SLICE: Final = 2_000
@@ -48,7 +49,7 @@ def encode_answer(api_key: ApiKey, version: int, answer: ControlAnswer) -> Gener
         chunks.append(topic + _ENTRY.pack(name.partition, code))
         if count % PARTITIONS_PER_SLICE == 0:
             yield
-    chunks.append(b"\x00")
+    chunks.append(EMPTY_TAGS)
     return b"".join(chunks)
 
 
