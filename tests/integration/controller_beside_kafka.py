@@ -69,8 +69,16 @@ class Led:
                 **{key.replace("_", "."): value for key, value in properties.items()},
             }
         )
-        network, metrics = AsyncioNetwork(), MetricsRegistry()
-        controller = Controller(config, SystemClock(), Random(2), self.zk, network, self.sink, metrics, self.register)
+        controller = Controller(
+            config=config,
+            clock=SystemClock(),
+            network=AsyncioNetwork(),
+            random=Random(2),
+            zk=self.zk,
+            events=self.sink,
+            metrics=MetricsRegistry(),
+            register_broker=self.register,
+        )
         async with controller.running():
             yield controller
 

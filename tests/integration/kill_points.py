@@ -140,14 +140,14 @@ class ControllerProcess:
             auto_leader_rebalance_enable=False,
         )
         self.controller = Controller(
-            config,
-            world.clock,
-            random.Random(self.host),
-            self.zk,
-            world.network.host(self.host),
-            DiscardEvents(),
-            MetricsRegistry(),
-            self._register,
+            config=config,
+            clock=world.clock,
+            network=world.network.host(self.host),
+            random=random.Random(self.host),
+            zk=self.zk,
+            events=DiscardEvents(),
+            metrics=MetricsRegistry(),
+            register_broker=self._register,
         )
         self._task: asyncio.Task[None] | None = None
         self.is_dead = False

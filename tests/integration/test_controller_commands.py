@@ -81,7 +81,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert [(term["epoch"], term["broker"]) for term in terms] == [(1, first), (2, second), (3, third)]
     assert [term["why"] for term in terms[1:]] == [
         "asked for by an operator",
-        f"candidate, and broker {second} is none",
+        f"a candidate replaces broker {second}, which is not one",
     ]
     assert [term["ended_by"] for term in terms] == [f"/controller names {second}", f"/controller names {third}", ""]
 

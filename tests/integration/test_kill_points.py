@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
@@ -88,7 +89,7 @@ async def led_by_others(world: World) -> None:
 
 
 async def elect_by_call(world: World) -> None:
-    await world.ask(lambda controller: controller.elect_leaders(NAMES, unclean=False))
+    await world.ask(lambda controller: controller.elect_leaders(NAMES, UncleanElection.FORBIDDEN))
 
 
 async def elect_by_znode(world: World) -> None:

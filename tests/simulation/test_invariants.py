@@ -9,7 +9,7 @@ import pytest
 from klamm.controller.context.controller_context import ControllerContext
 from klamm.model.brokers import Broker, LiveBroker
 from klamm.model.events import Decision
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.simulation import healed, invariants
 from klamm.simulation.checker import OPERATOR_SESSION, Checker, Violation, controller_epoch_of
@@ -227,7 +227,7 @@ def test_pictures_of_zookeeper_and_of_a_context_are_alike() -> None:
         "/brokers/topics/junk": node(b"junk"),
         "/brokers/topics/t/partitions/0/state": node(partition_state.encode(LED), version=4),
     }
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     for broker, epoch in WHOLE.brokers.items():
         context.brokers[broker] = LiveBroker(Broker(broker, ()), epoch)
     context.add_topic("t")

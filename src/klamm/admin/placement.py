@@ -1,8 +1,8 @@
 """Places the replicas of new partitions: round robin over brokers, alternating over racks if every broker has one.
 
 Kafka's own algorithm (KIP-36): with the same start and shift, klamm and a JVM broker create the same assignment.
-Leaders are spread evenly. The followers of one leader are spread over the other brokers by a shift that grows after each round.
-With racks, no rack gets a second replica of a partition before each rack has one.
+Leaders are spread evenly. The followers of one leader are spread over the other brokers by a shift that grows with
+each round. With racks, no rack gets a second replica of a partition before each rack has one.
 
 Pure: the two random numbers are arguments.
 

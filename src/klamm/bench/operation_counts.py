@@ -8,11 +8,12 @@ timed while it is in use.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from klamm.testing.relay import End, Relay, Ways
 from klamm.zookeeper.jute import INT, JuteReader, OpCode
-from klamm.zookeeper.server.rules import read_multi
+from klamm.zookeeper.server.rules import CheckVersion, CreateNode, DeleteNode, SetAcl, SetData, read_multi
 
 _NAMES: Final = {
     OpCode.CREATE: "create",
@@ -26,7 +27,13 @@ _NAMES: Final = {
     OpCode.SYNC: "sync",
     OpCode.CHECK: "check",
 }
-_OF_A_CLASS: Final = {"Create": "create", "Delete": "delete", "SetData": "set", "Check": "check", "SetAcl": "set_acl"}
+_IN_A_MULTI: Final[Mapping[type, str]] = {
+    CreateNode: "create",
+    DeleteNode: "delete",
+    SetData: "set",
+    CheckVersion: "check",
+    SetAcl: "set_acl",
+}
 
 
 class OperationCounter:
@@ -59,7 +66,7 @@ class OperationCounter:
             return
         self._counts["requests"] += 1
         if opcode == OpCode.MULTI:
-            self._counts.update(_OF_A_CLASS[type(operation).__name__] for operation in read_multi(reader))
+            self._counts.update(_IN_A_MULTI[type(operation)] for operation in read_multi(reader))
         elif opcode == OpCode.MULTI_READ:
             self._counts.update(_reads_in(reader))
         elif opcode in (OpCode.SET_WATCHES, OpCode.SET_WATCHES2):

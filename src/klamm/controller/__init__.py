@@ -1,1 +1,1 @@
-"""The controller: events, queue, context (columns), states, elections, membership, topics, channels."""
+"""The controller: who it is (election), what it knows (context), what it decides, and how that is carried out."""

@@ -1,15 +1,16 @@
 """The controller of one broker process: stands for election, leads while it is elected, resigns when it is not.
 
-Every broker has one; most of the time it only watches. Rules of its life, all on the one event queue:
+Every broker has one; most of the time it only watches. Everything it does happens on the one event queue:
 
-- *Reconsider*, whenever anything about the office changed: look at it (`office`); resign if it is no longer ours or its
-  fence is broken; without it, judge who shall hold it (`succession`) and stand, take over, wait or leave it.
-- *Fail over*: see `term`. Any failure in it, and any unexpected exception later (design D14): if it is about one znode,
-  that one is quarantined and we load anew without it; else resign, delete /controller fenced, and stand again after 1,
-  2, 4 ... 30 s. The process lives on as a broker.
-- *Resign*: drop the term with all it holds. Watches that still fire find nobody active.
-- *Expiry*: the queue is emptied and the resignation done before the client opens a new session; then the broker
-  registers again and stands again.
+- *Reconsider*, whenever something about the election changed: read /controller and /controller_epoch (see
+  `controller_election`). The active controller resigns if /controller is no longer its own or its fence is broken. The
+  others decide who should be controller (see `succession`), and stand, take over, wait or do nothing.
+- *Fail over*: see `term`. If this or any later event fails unexpectedly because of one znode, that znode is quarantined
+  and a new term loads without it. Otherwise the controller resigns, deletes /controller, fenced, and stands again after
+  1, 2, 4 ... 30 s (design D14). The process lives on as a broker.
+- *Resign*: drop the term with everything it holds. Watches that fire later find no active controller.
+- *Expire*: the queue is emptied and the resignation done before the client opens a new session; then the broker
+  registers again and the controller stands again.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Final
+from typing import Final, assert_never
 
 from klamm.controller.context.controller_context import Counts
-from klamm.controller.controller_api import Calls
+from klamm.controller.controller_api import ControllerCalls
 from klamm.controller.election.candidacy import Candidacy
-from klamm.controller.election.controller_election import NOBODY, Epoch, Holder, Office, Won
-from klamm.controller.election.controller_watchdog import Vigil
-from klamm.controller.election.succession import Action, Verdict
+from klamm.controller.election.controller_election import NOBODY, ControllerElection, Epoch, Holder, Won
+from klamm.controller.election.controller_watchdog import ControllerWatchdog
+from klamm.controller.election.succession import Action, SuccessionDecision
 from klamm.controller.event_queue import ControllerEventQueue
 from klamm.controller.events import (
     BrokerChange,
     ControllerChange,
     ControllerEvent,
     Crashed,
+    ElectionEvent,
     Expire,
     Reconsider,
     Reelect,
@@ -42,13 +44,13 @@ from klamm.controller.events import (
 )
 from klamm.controller.execution.channels import Channels
 from klamm.controller.execution.commit import Committer
-from klamm.controller.execution.quarantine import Quarantine, offender
+from klamm.controller.execution.quarantine import Quarantine, describe, znode_concerned
 from klamm.controller.recorder import Recorder
 from klamm.controller.statistics import (
     GROUP,
     STATS,
     ControllerStatistics,
-    OfficeMeters,
+    ElectionMeters,
     register_gauges,
     remove_gauges,
 )
@@ -67,38 +69,45 @@ log = logging.getLogger(__name__)
 BACKOFF_MAX_S: Final = 30.0
 REGISTRATION_RETRY_S: Final = 1.0
 SILENCE_PAUSE_S: Final = 0.05
-GIVE_BACK_TIMEOUT_S: Final = 2.0
+RESIGN_TIMEOUT_S: Final = 2.0
 
 
-class Controller(Calls):
+class Controller(ControllerCalls):
     def __init__(
         self,
+        *,
         config: BrokerConfig,
         clock: Clock,
+        network: Network,
         random: Random,
         zk: ZooKeeper,
-        network: Network,
-        events_sink: EventSink,
+        events: EventSink,
         metrics: MetricsRegistry,
         register_broker: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._clock = clock
+        self._network = network
         self._random = random
         self._zk = zk
-        self._network = network
         self._metrics = metrics
-        self._meters = OfficeMeters(metrics)
+        self._meters = ElectionMeters(metrics)
         self._register_broker = register_broker
         self._broker = broker_id_of(config)
-        self._recorder = Recorder(events_sink, clock, self._broker)
+        self._recorder = Recorder(events, clock, self._broker)
         self._queue = ControllerEventQueue(self._handle, clock, metrics)
         super().__init__(self._queue.put_nowait)
-        self._office = Office(zk, clock, self._broker, self._on_watch)
+        self._election = ControllerElection(zk, clock, self._broker, self._on_watch)
         self._quarantine = Quarantine(zk, clock, self._recorder, self._broker)
         self._candidacy = Candidacy(config, clock, zk, self._recorder, self._on_watch)
-        self._vigil = Vigil(
-            config, clock, network, zk, self._recorder, enqueue=self._queue.put_nowait, on_crash=self._on_crash
+        self._watchdog = ControllerWatchdog(
+            config=config,
+            clock=clock,
+            network=network,
+            zk=zk,
+            recorder=self._recorder,
+            enqueue=self._queue.put_nowait,
+            on_crash=self._on_crash,
         )
         self._term: Term | None = None
         self._active_controller_id = NOBODY
@@ -107,7 +116,7 @@ class Controller(Calls):
         self._failures = 0
         self._stand_again_at = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
-        self._wake: asyncio.TimerHandle | None = None
+        self._reconsider_timer: asyncio.TimerHandle | None = None
 
     # --- what others ask ---
 
@@ -116,27 +125,28 @@ class Controller(Calls):
         return self._term is not None
 
     @property
-    def active_controller_id(self) -> BrokerId:
-        return self._active_controller_id
+    def active_controller_id(self) -> BrokerId | None:
+        """None while no controller is known."""
+        return None if self._active_controller_id == NOBODY else self._active_controller_id
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
-        return INITIAL_CONTROLLER_EPOCH if self._term is None else self._term.epoch
+        return INITIAL_CONTROLLER_EPOCH if self._term is None else self._term.context.controller_epoch
 
     def statistics(self) -> ControllerStatistics:
         term = self._term
         return ControllerStatistics(
-            term is not None,
-            self._active_controller_id,
-            self.controller_epoch,
-            tuple(sorted(term.context.brokers)) if term else (),
-            tuple(sorted(term.context.shutting_down)) if term else (),
-            len(self._queue),
-            self._counts(),
-            term.deletions() if term else (),
-            term.reassignments.waiting() if term else (),
-            term.schedule.describe() if term else (),
-            tuple((entry.path, entry.reason) for entry in self._quarantine.entries()),
+            is_active=term is not None,
+            active_controller_id=self.active_controller_id,
+            controller_epoch=self.controller_epoch,
+            live_brokers=tuple(sorted(term.context.brokers)) if term else (),
+            shutting_down=tuple(sorted(term.context.shutting_down)) if term else (),
+            queue_size=len(self._queue),
+            counts=self._counts(),
+            deletions=term.deletions.waiting() if term else (),
+            reassignments=term.reassignments.waiting() if term else (),
+            schedule=term.schedule.describe() if term else (),
+            quarantined=tuple((entry.path, entry.reason) for entry in self._quarantine.entries()),
         )
 
     # --- life ---
@@ -162,21 +172,21 @@ class Controller(Calls):
         finally:
             for timer in self._timers:
                 timer.cancel()
-            await self._vigil.close()
+            await self._watchdog.close()
             await self._stop()
             remove_gauges(self._metrics)
 
     async def _stop(self) -> None:
-        """Resign and give the office back: the session may outlive us, and a node whose owner does not act is worse
-        than none. Not at any price: a stop must not hang on a ZooKeeper that is gone."""
+        """Resign and delete /controller: the session may outlive the controller, and a node whose owner does not act is
+        worse than none. Only for a limited time: a stop must not hang on a ZooKeeper that is gone."""
         term = self._term
         await self._resign("stopped")
         if term is not None and self._may_act():
             try:
-                async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
-                    await self._office.give_back(term.committer.fence)
+                async with asyncio.timeout(RESIGN_TIMEOUT_S):
+                    await self._election.resign(term.committer.fence)
             except TimeoutError:
-                log.warning("/controller was not given back in %.0f s", GIVE_BACK_TIMEOUT_S)
+                log.warning("/controller could not be deleted in %.0f s", RESIGN_TIMEOUT_S)
 
     async def before_new_session(self) -> None:
         self._expired = True
@@ -197,29 +207,39 @@ class Controller(Calls):
     # --- the queue's handler ---
 
     async def _handle(self, event: ControllerEvent) -> None:
-        """What an error means: retried, answered, or resign (design D14). The second of two outermost loops."""
+        """Each error leads to a retry, an answer or a resignation (design D14)."""
         while True:
             try:
                 await self._dispatch(event)
                 return
             except ConnectionLoss:
-                await asyncio.sleep(RECONNECT_PAUSE_S)  # everything an event does may be done again: it reads first
+                await asyncio.sleep(RECONNECT_PAUSE_S)  # every event can be handled again, because it reads first
             except SessionExpired:
                 event.preempt()
-                return  # Expire follows, and ends a term that is half loaded too
+                return  # Expire follows, and also ends a term that is half loaded
             except ControllerMoved as moved:
                 event.preempt()
                 await self._resign(str(moved))
                 self._queue.put_nowait(Reconsider())
                 return
             except Exception as error:
-                log.exception("%r failed", event)
+                log.exception("handling %r failed", event)
                 event.preempt()
                 if not await self._isolate(event, error):
                     await self._fail(event, error)
                 return
 
     async def _dispatch(self, event: ControllerEvent) -> None:
+        if isinstance(event, ElectionEvent):
+            await self._handle_election(event)
+        elif self._term is not None:
+            await self._term.handle(event)
+        else:
+            event.preempt()
+            if isinstance(event, BrokerChange):
+                await self._reconsider()  # a candidate started or stopped
+
+    async def _handle_election(self, event: ElectionEvent) -> None:
         match event:
             case Startup() | ControllerChange() | Reelect() | Reconsider():
                 await self._reconsider()
@@ -227,41 +247,35 @@ class Controller(Calls):
                 await self._on_take_over(czxid, cause)
             case RegisterBrokerAndReelect():
                 await self._register_again()
-            case Expire(done):
+            case Expire():
                 await self._resign("ZooKeeper session expired")
-                if not done.done():
-                    done.set_result(None)
+                event.preempt()
             case Crashed(error):
                 raise error
             case _:
-                if self._term is not None:
-                    await self._term.handle(event)
-                    return
-                event.preempt()
-                if isinstance(event, BrokerChange):
-                    await self._reconsider()  # a candidate came or went
+                assert_never(event)
 
-    # --- the office ---
+    # --- the election ---
 
     async def _reconsider(self) -> None:
-        holder, epoch = await until_connected(self._look)
+        holder, epoch = await until_connected(self._read_election)
         if self._term is not None:
-            trouble = self._trouble(self._term, holder, epoch)
-            if trouble is None:
+            reason = self._reason_to_resign(self._term, holder, epoch)
+            if reason is None:
                 return
-            await self._resign(trouble)
-        verdict, due = await until_connected(lambda: self._candidacy.judge(holder, epoch))
+            await self._resign(reason)
+        decision, due = await until_connected(lambda: self._candidacy.decide(holder, epoch))
         now = self._clock.monotonic()
         if now < self._stand_again_at:
-            verdict, due = None, max(due or 0.0, self._stand_again_at)
-        self._wake_at(due)
-        if verdict is not None:
-            await self._act(verdict)
+            decision, due = None, max(due or 0.0, self._stand_again_at)
+        self._reconsider_at(due)
+        if decision is not None:
+            await self._act(decision)
 
-    def _trouble(self, term: Term, holder: Holder | None, epoch: Epoch | None) -> str | None:
-        """Why we are controller no longer, or nobody's: an edited node makes everybody else follow somebody else, and
-        behind a broken fence nothing of ours is written."""
-        if holder is None or not self._office.is_ours(holder):
+    def _reason_to_resign(self, term: Term, holder: Holder | None, epoch: Epoch | None) -> str | None:
+        """Why this term must end: an edited node makes the brokers follow another controller, and behind a broken fence
+        this one can write nothing."""
+        if holder is None or not self._election.is_ours(holder):
             return f"/controller names {self._active_controller_id}"
         if holder.broker != self._broker:
             return f"/controller was edited: {holder.problem or f'it names {holder.broker}'}"
@@ -269,18 +283,18 @@ class Controller(Calls):
             return f"/controller_epoch was {'deleted' if epoch is None else 'edited'}"
         return None
 
-    async def _act(self, verdict: Verdict) -> None:
+    async def _act(self, decision: SuccessionDecision) -> None:
         self._candidacy.forget()
-        if verdict.action is Action.STAND:
-            won = await self._office.stand()
+        if decision.action is Action.STAND:
+            won = await self._election.stand()
         else:
-            won = await self._take_over(verdict.czxid, verdict.cause)
+            won = await self._take_over(decision.czxid, decision.cause)
         if won is None:
-            return  # somebody was faster, and our watch on the office tells of it
-        if verdict.healing:
+            return  # another broker was faster, and our watch on /controller has fired
+        if decision.healing:
             self._meters.healed.mark()
-            self._recorder.decision("controller-healed", verdict.cause)
-        await self._lead(won, verdict.cause)
+            self._recorder.decision("controller-healed", decision.cause)
+        await self._lead(won, decision.cause)
 
     async def _on_take_over(self, czxid: int, cause: str) -> None:
         if self._term is not None or self._clock.monotonic() < self._stand_again_at:
@@ -293,7 +307,7 @@ class Controller(Calls):
 
     async def _take_over(self, czxid: int, cause: str) -> Won | None:
         former = self._active_controller_id
-        won = await self._office.take_over(czxid)
+        won = await self._election.take_over(czxid)
         if won is not None:
             self._meters.moved.mark()
             self._recorder.decision("controller-moved", cause, detail=f"from broker {former} to broker {self._broker}")
@@ -305,44 +319,45 @@ class Controller(Calls):
             self._meters.healed.mark()
             self._recorder.decision("controller-epoch-healed", str(won.healed), detail=f"epoch {won.epoch}")
         self._recorder.decision("controller-elected", cause)
-        self._term = term = self._new_term(Committer(self._zk, won.epoch, won.zk_version))
+        self._term = term = self._new_term(won)
         self._active_controller_id = self._broker
         try:
             await self._quarantine.load(term.committer)
             await term.fail_over(cause)
         except ConnectionLoss as lost:
-            # Half a load is none. The node is ours still; standing again replaces it, with a new epoch.
+            # A partial load is useless. /controller is still ours; standing again replaces it, with a new epoch.
             await self._resign(f"connection lost during fail-over: {lost}")
             self._queue.put_nowait(Reconsider())
             return
         self._failures = 0
 
-    async def _look(self) -> tuple[Holder | None, Epoch | None]:
-        """At the office, which watches it; remember who leads."""
-        holder, epoch = await self._office.look()
+    async def _read_election(self) -> tuple[Holder | None, Epoch | None]:
+        """Also sets the watches, and remembers who is controller."""
+        holder, epoch = await self._election.read()
         self._active_controller_id = NOBODY if holder is None else holder.broker
         if self._running:
-            self._vigil.keep(self._active_controller_id, 0 if holder is None else holder.czxid)
+            self._watchdog.watch(self._active_controller_id, 0 if holder is None else holder.czxid)
         if holder is not None and holder.problem is not None:
             self._recorder.znode_skipped(holder.problem)
         return holder, epoch
 
-    def _new_term(self, committer: Committer) -> Term:
+    def _new_term(self, won: Won) -> Term:
         channels = Channels(
-            self._config,
-            self._clock,
-            self._network,
-            self._metrics,
+            config=self._config,
+            clock=self._clock,
+            network=self._network,
+            metrics=self._metrics,
             enqueue=self._queue.put_nowait,
             may_act=self._may_act,
             on_crash=self._on_crash,
-            testimony=self._vigil.testimony,
+            earlier_evidence=self._watchdog.evidence_against,
         )
         return Term(
+            controller_epoch=won.epoch,
             config=self._config,
             clock=self._clock,
             zk=self._zk,
-            committer=committer,
+            committer=Committer(self._zk, won.zk_version),
             channels=channels,
             recorder=self._recorder,
             watch=self._on_watch,
@@ -366,26 +381,26 @@ class Controller(Calls):
         partition_state.clear_caches()
 
     async def _isolate(self, event: ControllerEvent, error: Exception) -> bool:
-        """Unexpected, but about one znode: without it we go on, under a new epoch. Nobody else need fail of it."""
-        term = self._term
-        path = None if term is None else offender(event, error, term.context)
+        """If an unexpected failure concerns one znode, start a new term without this znode."""
+        term, path = self._term, znode_concerned(event, error)
         if term is None or path is None or not await self._quarantine.add(path, error, term.committer):
             return False
-        await self._resign(f"{path} is quarantined: {type(error).__name__}: {error}")
+        await self._resign(f"{path} is quarantined: {describe(error)}")
         self._queue.put_nowait(Reconsider())
         return True
 
     async def _fail(self, event: ControllerEvent, error: Exception) -> None:
-        """Unexpected: give the office back, so that somebody else can try, and stand again later."""
+        """After any other unexpected failure: delete /controller, so that another broker can try, and stand again
+        later."""
         self._failures += 1
         pause = min(BACKOFF_MAX_S, 2.0 ** (self._failures - 1))
-        # A little later than the others' watches, so that two that fail alike do not take turns in step.
+        # A random bit longer, so that two controllers that fail alike do not alternate in step.
         self._stand_again_at = self._clock.monotonic() + pause * (1 + self._random.random() / 10)
-        self._recorder.decision("controller-failed", repr(event), detail=f"{type(error).__name__}: {error}")
+        self._recorder.decision("controller-failed", repr(event), detail=describe(error))
         term = self._term
-        await self._resign(f"{type(error).__name__}: {error}")
+        await self._resign(describe(error))
         if term is not None:
-            await self._office.give_back(term.committer.fence)
+            await self._election.resign(term.committer.fence)
         self._candidacy.failed(self._failures)
         self._queue.put_nowait(Reconsider())
 
@@ -397,7 +412,7 @@ class Controller(Calls):
         except (SessionExpired, ConnectionLoss):
             raise
         except (ZooKeeperError, OSError) as error:
-            # A broker that stays unregistered is invisible: never give up (controller.md 12.3).
+            # Never give up: a broker that stays unregistered is invisible.
             log.error("registration failed, trying again in %.0f s: %s", REGISTRATION_RETRY_S, error)
             self._later(REGISTRATION_RETRY_S, RegisterBrokerAndReelect())
             return
@@ -411,12 +426,13 @@ class Controller(Calls):
     def _on_crash(self, error: BaseException) -> None:
         self._queue.put_nowait(Crashed(error))
 
-    def _wake_at(self, due: float | None) -> None:
-        """Judge again then: the one timer of the succession."""
-        if self._wake is not None:
-            self._wake.cancel()
-            self._timers.discard(self._wake)
-        self._wake = None if due is None else self._later(due - self._clock.monotonic(), Reconsider())
+    def _reconsider_at(self, due: float | None) -> None:
+        """There is one such timer; the last call counts."""
+        if self._reconsider_timer is not None:
+            self._reconsider_timer.cancel()
+            self._timers.discard(self._reconsider_timer)
+        delay_s = None if due is None else due - self._clock.monotonic()
+        self._reconsider_timer = None if delay_s is None else self._later(delay_s, Reconsider())
 
     def _later(self, delay_s: float, event: ControllerEvent) -> asyncio.TimerHandle:
         def put() -> None:
@@ -429,7 +445,8 @@ class Controller(Calls):
         return timer
 
     def _may_act(self) -> bool:
-        """Two thirds of the session without a word from ZooKeeper: in the last third somebody else may be elected."""
+        """False after two thirds of the session timeout without an answer from ZooKeeper: in the last third another
+        controller may be elected."""
         return not self._expired and self._zk.silence() * 1000 <= self._zk.session_timeout_ms * 2 / 3
 
     async def _wait_until_heard(self) -> None:

@@ -1,8 +1,8 @@
 """The queue of controller events and its one consumer: nothing else touches the controller context, so it has no lock.
 
-First in, first out; the only preemption is `clear_and_put`, for the end of a session. The queue is unbounded: a watch
-that is refused is a change that nobody sees. An event that equals one still waiting is merged into it, because handling
-it reads everything again anyway.
+Events are handled first in, first out; only `clear_and_put` preempts, at the end of a session. The queue is unbounded:
+a watch that is dropped is a change that stays unseen. An event that equals one still waiting is merged into it, because
+its handler reads everything again anyway.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from klamm.controller.events import TIMER_NAMES, ControllerEvent, ControllerState
+from klamm.controller.controller_state import TIMER_NAMES, ControllerState
+from klamm.controller.events import ControllerEvent
 from klamm.model.ports import Clock
 from klamm.telemetry.metrics import MetricsRegistry
 
@@ -52,7 +53,7 @@ class ControllerEventQueue:
         self.put_nowait(event)
 
     def clear(self) -> None:
-        """Drop what waits, answering every caller."""
+        """Drop all waiting events, answering their callers."""
         dropped = [waiting for waiting, _ in self._events]
         self._events.clear()
         self._waiting.clear()
@@ -61,7 +62,7 @@ class ControllerEventQueue:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ControllerEventQueue]:
-        """A plain task and no TaskGroup: what the caller's body raises shall reach the caller as it is."""
+        """A plain task, not a TaskGroup: an exception of the caller's body must reach the caller unwrapped."""
         timers = self._register_metrics()
         worker = asyncio.create_task(self._drain(), name="controller-events")
         try:
@@ -69,7 +70,7 @@ class ControllerEventQueue:
         finally:
             worker.cancel()
             try:
-                await worker  # an exception that ended it surfaces here
+                await worker  # raises the exception that ended it, if any
             except asyncio.CancelledError:
                 if not worker.cancelled():
                     raise
@@ -100,7 +101,7 @@ class ControllerEventQueue:
             try:
                 await self._handle(event)
             except asyncio.CancelledError:
-                event.preempt()  # stopped in the middle: its caller is answered like those that wait
+                event.preempt()  # stopped while it is handled: its caller is answered, too
                 raise
             finally:
                 self._state = ControllerState.IDLE

@@ -1,7 +1,8 @@
 """What can happen to a controller, as values: watches, broker responses and calls all become events of one queue.
 
-An event without a payload says only that something changed: handling it reads again, so a burst of watches costs one
-read, and a second one that waits is merged into the first. An event with a caller answers it even when it is dropped.
+An event without a payload only says that something changed: its handler reads again, so a burst of watches costs one
+read, and a second event that waits is merged into the first. An event that has a caller answers it even when it is
+dropped.
 """
 
 from __future__ import annotations
@@ -9,62 +10,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
+from klamm.controller.controller_state import ControllerState
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 
-
-class ControllerState(IntEnum):
-    """What the controller is busy with: the gauge ControllerState, and the timer of its name."""
-
-    IDLE = 0
-    CONTROLLER_CHANGE = 1
-    BROKER_CHANGE = 2
-    TOPIC_CHANGE = 3
-    TOPIC_DELETION = 4
-    PARTITION_REASSIGNMENT = 5
-    AUTO_LEADER_BALANCE = 6
-    MANUAL_LEADER_BALANCE = 7
-    CONTROLLED_SHUTDOWN = 8
-    ISR_CHANGE = 9
-    LEADER_AND_ISR_RESPONSE = 10
-    LOG_DIR_CHANGE = 11
-    CONTROLLER_SHUTDOWN = 12
-    UNCLEAN_LEADER_ELECTION_ENABLE = 13
-    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
-    LIST_PARTITION_REASSIGNMENT = 15
-    UPDATE_METADATA_RESPONSE = 16
-
-
-TIMER_NAMES = {
-    ControllerState.CONTROLLER_CHANGE: "ControllerChangeRateAndTimeMs",
-    ControllerState.BROKER_CHANGE: "LeaderElectionRateAndTimeMs",
-    ControllerState.TOPIC_CHANGE: "TopicChangeRateAndTimeMs",
-    ControllerState.TOPIC_DELETION: "TopicDeletionRateAndTimeMs",
-    ControllerState.PARTITION_REASSIGNMENT: "PartitionReassignmentRateAndTimeMs",
-    ControllerState.AUTO_LEADER_BALANCE: "AutoLeaderBalanceRateAndTimeMs",
-    ControllerState.MANUAL_LEADER_BALANCE: "ManualLeaderBalanceRateAndTimeMs",
-    ControllerState.CONTROLLED_SHUTDOWN: "ControlledShutdownRateAndTimeMs",
-    ControllerState.ISR_CHANGE: "IsrChangeRateAndTimeMs",
-    ControllerState.LEADER_AND_ISR_RESPONSE: "LeaderAndIsrResponseReceivedRateAndTimeMs",
-    ControllerState.LOG_DIR_CHANGE: "LogDirChangeRateAndTimeMs",
-    ControllerState.CONTROLLER_SHUTDOWN: "ControllerShutdownRateAndTimeMs",
-    ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE: "UncleanLeaderElectionEnableRateAndTimeMs",
-    ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE: "TopicUncleanLeaderElectionEnableRateAndTimeMs",
-    ControllerState.LIST_PARTITION_REASSIGNMENT: "ListPartitionReassignmentRateAndTimeMs",
-}
-"""Kafka's names; none for Idle and for answers to UpdateMetadata. Dashboards ask for the ones that no event of ours
-has, too: they stay at zero."""
+R = TypeVar("R")
 
 
 class _Event:
     state: ClassVar[ControllerState]
 
     def preempt(self) -> None:
-        """Dropped from the queue unhandled: answer whoever waits."""
+        """The event is dropped unhandled: answer its caller."""
+
+
+class _Call(_Event, Generic[R]):
+    """An event that has a caller. The caller may have gone away, so each answer checks."""
+
+    reply: asyncio.Future[R]
+
+    def answer(self, result: R) -> None:
+        if not self.reply.done():
+            self.reply.set_result(result)
+
+    def fail(self, error: KafkaError) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+    def preempt(self) -> None:
+        self.fail(KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller."))
+
+
+# --- events about who is controller ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +69,14 @@ class Reelect(_Event):
 
 @dataclass(frozen=True, slots=True)
 class Reconsider(_Event):
-    """Something about the office changed, or what we waited for is over: judge again who shall hold it."""
+    """Something that matters for the election changed, or a wait is over: decide again who should be controller."""
 
     state = ControllerState.CONTROLLER_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver(_Event):
-    """Replace the node at /controller, if it is still the one created by this zxid; nothing if we lead already."""
+    """Replace the node at /controller if it is still the one created by this zxid. The active controller ignores it."""
 
     czxid: int
     cause: str
@@ -104,14 +85,14 @@ class TakeOver(_Event):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerAndReelect(_Event):
-    """A new session: the broker's ephemeral node is gone, and so may be ours."""
+    """A new session: the broker's registration ended with the old one, and so may have /controller."""
 
     state = ControllerState.CONTROLLER_CHANGE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crashed(_Event):
-    """A task of the term ended with an exception that nobody expected."""
+    """A task of the term ended with an unexpected exception."""
 
     error: BaseException
     state = ControllerState.CONTROLLER_CHANGE
@@ -119,7 +100,7 @@ class Crashed(_Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expire(_Event):
-    """The session expired. Whatever was queued under it is dropped first, so that nothing of it acts under the next."""
+    """The session expired. The queue is emptied first, so that nothing queued under it acts under the next one."""
 
     done: asyncio.Future[None] = field(repr=False)
     state = ControllerState.CONTROLLER_CHANGE
@@ -127,6 +108,9 @@ class Expire(_Event):
     def preempt(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
+
+
+# --- events of a term ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +122,15 @@ class BrokerChange(_Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerModifications(_Event):
+    """The registration of a broker changed."""
+
     broker: BrokerId
     state = ControllerState.BROKER_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRefused(_Event):
-    """Our connection to it broke and it refuses new ones: is it suspect? (`suspicion`)"""
+    """Our connection to the broker broke and it refuses new ones: is it suspect? (see `suspicion`)"""
 
     broker: BrokerId
     epoch: BrokerEpoch
@@ -153,7 +139,7 @@ class BrokerRefused(_Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnected(_Event):
-    """One that refused answers again, in the same life."""
+    """A broker that refused connections answers again, under the same broker epoch."""
 
     broker: BrokerId
     epoch: BrokerEpoch
@@ -169,6 +155,8 @@ class TopicChange(_Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionModifications(_Event):
+    """The znode of a topic changed."""
+
     topic: str
     state = ControllerState.TOPIC_CHANGE
 
@@ -181,25 +169,30 @@ class TopicDeletion(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RetryDeletions(_Event):
-    """The slow timer (design D15): Kafka retries a failed deletion only when a broker starts."""
+class RetryPending(_Event):
+    """The slow timer for whatever waits: elections, reassignments, deletions (design D15). Kafka retries a failed
+    deletion only when a broker starts."""
 
     state = ControllerState.TOPIC_DELETION
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChangeNotification(_Event):
+    """/isr_change_notification changed."""
+
     state = ControllerState.ISR_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirEventNotification(_Event):
+    """/log_dir_event_notification changed."""
+
     state = ControllerState.LOG_DIR_CHANGE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeaderAndIsrResponse(_Event):
-    """One broker's answer: 60,000 partitions of which nearly all say 0, so those are named only on demand."""
+    """One broker's answer. It may name 60,000 partitions, nearly all without error, so those are decoded on demand."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
@@ -211,7 +204,7 @@ class LeaderAndIsrResponse(_Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StopReplicaResponse(_Event):
-    """Answer to a StopReplica that deletes; the answers to others are nobody's business."""
+    """The answer to a StopReplica that deletes; other answers do not become events."""
 
     broker: BrokerId
     error: int
@@ -227,119 +220,97 @@ class UpdateMetadataResponse(_Event):
     state = ControllerState.UPDATE_METADATA_RESPONSE
 
 
+BrokerResponse: TypeAlias = LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ControlledShutdown(_Event):
+class ControlledShutdown(_Call[list[TopicPartition]]):
     broker: BrokerId
     broker_epoch: BrokerEpoch
-    reply: asyncio.Future[frozenset[TopicPartition]] = field(repr=False)
-    """Partitions that the broker still leads."""
+    reply: asyncio.Future[list[TopicPartition]] = field(repr=False)
+    """Partitions that the broker still leads, sorted."""
     state = ControllerState.CONTROLLED_SHUTDOWN
 
     def preempt(self) -> None:
-        self.fail(KafkaError(ErrorCode.STALE_CONTROLLER_EPOCH, "the controller moved before it came to this request"))
-
-    def fail(self, error: KafkaError) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
+        self.fail(KafkaError(ErrorCode.STALE_CONTROLLER_EPOCH, "the controller moved before it handled this request"))
 
 
 @dataclass(frozen=True, slots=True)
 class ZkPartitionReassignment(_Event):
-    """/admin/reassign_partitions appeared, changed or went."""
+    """/admin/reassign_partitions was created, changed or deleted."""
 
     state = ControllerState.PARTITION_REASSIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentIsrChange(_Event):
-    """The state of a partition changed that is, or was, being reassigned."""
+    """The state of a partition that is or was being reassigned changed."""
 
     partition: TopicPartition
     state = ControllerState.PARTITION_REASSIGNMENT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AlterReassignments(_Event):
+class AlterReassignments(_Call[dict[TopicPartition, KafkaError | None]]):
     targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
-    """None: cancel."""
+    """None cancels."""
     reply: asyncio.Future[dict[TopicPartition, KafkaError | None]] = field(repr=False)
     state = ControllerState.PARTITION_REASSIGNMENT
 
-    def preempt(self) -> None:
-        _not_controller(self.reply)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListReassignments(_Event):
+class ListReassignments(_Call[dict[TopicPartition, Assignment]]):
     partitions: frozenset[TopicPartition] | None
-    """None: all."""
+    """None means all."""
     reply: asyncio.Future[dict[TopicPartition, Assignment]] = field(repr=False)
     state = ControllerState.LIST_PARTITION_REASSIGNMENT
 
-    def preempt(self) -> None:
-        _not_controller(self.reply)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ElectLeaders(_Event):
+class ElectLeaders(_Call[dict[TopicPartition, BrokerId | KafkaError]]):
     partitions: frozenset[TopicPartition] | None
-    """None: all that need it."""
-    unclean: bool
+    """None means all that need an election."""
+    unclean: UncleanElection
     reply: asyncio.Future[dict[TopicPartition, BrokerId | KafkaError]] = field(repr=False)
     state = ControllerState.MANUAL_LEADER_BALANCE
-
-    def preempt(self) -> None:
-        _not_controller(self.reply)
 
 
 @dataclass(frozen=True, slots=True)
 class ZkPreferredElection(_Event):
-    """/admin/preferred_replica_election appeared, changed or went."""
+    """/admin/preferred_replica_election was created, changed or deleted."""
 
     state = ControllerState.MANUAL_LEADER_BALANCE
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceLeaders(_Event):
-    """The clock of leader.imbalance.check.interval.seconds."""
+    """The timer of leader.imbalance.check.interval.seconds."""
 
     state = ControllerState.AUTO_LEADER_BALANCE
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange(_Event):
-    """/config/changes changed: a topic that has no leader may allow an unclean election now."""
+    """/config/changes changed: a topic without a leader may allow an unclean election now."""
 
     state = ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE
 
 
-def _not_controller(reply: asyncio.Future[Any]) -> None:
-    if not reply.done():
-        reply.set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller."))
-
-
-ControllerEvent: TypeAlias = (
-    Startup
-    | ControllerChange
-    | Reelect
-    | Reconsider
-    | TakeOver
-    | RegisterBrokerAndReelect
-    | Expire
-    | Crashed
-    | BrokerChange
+ElectionEvent: TypeAlias = (
+    Startup | ControllerChange | Reelect | Reconsider | TakeOver | RegisterBrokerAndReelect | Expire | Crashed
+)
+TermEvent: TypeAlias = (
+    BrokerChange
     | BrokerModifications
     | BrokerRefused
     | BrokerConnected
     | TopicChange
     | PartitionModifications
     | TopicDeletion
-    | RetryDeletions
+    | RetryPending
     | IsrChangeNotification
     | LogDirEventNotification
-    | LeaderAndIsrResponse
-    | StopReplicaResponse
-    | UpdateMetadataResponse
+    | BrokerResponse
     | ControlledShutdown
     | ZkPartitionReassignment
     | ReassignmentIsrChange
@@ -350,3 +321,4 @@ ControllerEvent: TypeAlias = (
     | BalanceLeaders
     | ConfigChange
 )
+ControllerEvent: TypeAlias = ElectionEvent | TermEvent

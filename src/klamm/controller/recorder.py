@@ -1,7 +1,7 @@
-"""What a controller leaves behind for people: state changes and decisions with their cause (design D10).
+"""Records state changes and decisions with their cause, for people (design D10).
 
-Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals go to the log too, a few
-by name and the rest by number: a line per partition would cost more than the election.
+Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals are also logged, a few by
+name and all as a count: a line per partition would cost more than the election.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Recorder:
         self._reported: set[tuple[str, str]] = set()
 
     def begin_term(self, controller_epoch: ControllerEpoch) -> None:
-        """0 between terms. A new term reports again what it finds bad."""
+        """The epoch is 0 between terms. A new term reports bad znodes again."""
         self._controller_epoch = controller_epoch
         self._reported.clear()
 
@@ -69,7 +69,7 @@ class Recorder:
         to: PartitionState | None,
         cause: str,
     ) -> None:
-        """Call before the context moves: `from` is what it still says."""
+        """Call this before the context changes, since it still holds the former states."""
         if not partitions:
             return
         before, columns = context.partition_labels_of(partitions), context.columns
@@ -93,7 +93,7 @@ class Recorder:
     ) -> None:
         if refused:
             names = [f"{context.name_of(i)} is {context.partition_state_of(i).name}" for i in refused[:NAMED_MAX]]
-            log.error("%d partitions refused to become %s: %s", len(refused), to.name, ", ".join(names))
+            log.error("%d partitions cannot become %s: %s", len(refused), to.name, ", ".join(names))
 
     def refused_replicas(
         self, context: ControllerContext, broker: BrokerId, refused: Sequence[PartitionIndex], to: ReplicaState
@@ -102,7 +102,7 @@ class Recorder:
             names = [
                 f"{context.name_of(i)} is {context.replicas.state_of(i, broker).name}" for i in refused[:NAMED_MAX]
             ]
-            log.error("%d replicas on %d refused to become %s: %s", len(refused), broker, to.name, ", ".join(names))
+            log.error("%d replicas on broker %d cannot become %s: %s", len(refused), broker, to.name, ", ".join(names))
 
     def not_elected(
         self, context: ControllerContext, refused: Sequence[tuple[PartitionIndex, str]], cause: str
@@ -112,13 +112,13 @@ class Recorder:
             self.decision("election-failed", cause, counts={"partitions": len(refused)}, detail=named)
 
     def znode_skipped(self, error: ZNodeError) -> None:
-        """Once per path and reason: a bad znode that is read again and again is one piece of news."""
+        """Reports once per path and reason, however often the bad znode is read."""
         if (error.path, error.reason) not in self._reported:
             self._reported.add((error.path, error.reason))
             self.decision("znode-skipped", error.path, detail=error.reason)
 
     def not_suspected(self, broker: BrokerId, objection: str) -> None:
-        """To the log only: it is asked again every second as long as the broker refuses."""
+        """To the log only: the question comes up every second as long as the broker refuses connections."""
         log.info("broker %d refuses connections but is not suspect: %s", broker, objection)
 
     def request_refused(self, request: str, broker: BrokerId, code: int) -> None:

@@ -1,7 +1,7 @@
-"""What an active controller does by the clock, as a table: started at the end of a fail-over, ended at resignation.
+"""The periodic tasks of an active controller, as a table: started at the end of a fail-over, stopped at resignation.
 
-All an entry does is enqueue its event. An entry that is switched off stays in the table and says why: what is not done
-should be seen by whoever asks, and not be missing.
+All that an entry does is enqueue its event. An entry that is switched off stays in the table and says why, so that an
+operator sees it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from klamm.controller.events import BalanceLeaders, ControllerEvent, RetryDeletions
+from klamm.controller.events import BalanceLeaders, ControllerEvent, RetryPending
 from klamm.model.config import BrokerConfig
 
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 30.0
-"""Slow on purpose: what it retries waits for a broker or a disk, and an operator reads minutes, not seconds."""
+"""Slow on purpose: what it retries waits for a broker or a disk to be repaired."""
 FIRST_BALANCE_S: Final = 5.0
 
 
@@ -26,19 +26,19 @@ class Entry(NamedTuple):
     first_s: float
     every_s: float
     event: Callable[[], ControllerEvent | None]
-    """None: nothing to do this time."""
+    """None means that there is nothing to do this time."""
     off: str = ""
     """Why it does not run."""
 
 
-def entries_of(config: BrokerConfig, *, has_work: Callable[[], bool]) -> tuple[Entry, ...]:
-    """`has_work`: is there anything that a retry could help?"""
+def entries_of(config: BrokerConfig, *, has_pending: Callable[[], bool]) -> tuple[Entry, ...]:
+    """`has_pending`: does anything wait that a retry could help?"""
     check_s = float(config.leader_imbalance_check_interval_seconds)
     expiry_s = config.delegation_token_expiry_check_interval_ms / 1000
     no_balance = "" if config.auto_leader_rebalance_enable else "auto.leader.rebalance.enable=false"
     no_tokens = "delegation tokens are not served" if config.delegation_token_master_key else "no master key is set"
     return (
-        Entry("retries", RETRY_INTERVAL_S, RETRY_INTERVAL_S, lambda: RetryDeletions() if has_work() else None),
+        Entry("retries", RETRY_INTERVAL_S, RETRY_INTERVAL_S, lambda: RetryPending() if has_pending() else None),
         Entry("leader-balance", FIRST_BALANCE_S, check_s, BalanceLeaders, no_balance),
         Entry("delegation-token-expiry", 0.0, expiry_s, lambda: None, no_tokens),
     )

@@ -1,6 +1,6 @@
-"""What a controller says about itself: statistics for people and tests, and the gauges under Kafka's names.
+"""What a controller reports about itself: statistics for people and tests, and the gauges under Kafka's names.
 
-The gauges are asked for when somebody scrapes and count nothing themselves: without a term they are all zero.
+The gauges are computed when they are scraped. Without a term they are all zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GROUP: Final = "kafka.controller"
 TYPE: Final = "KafkaController"
 STATS: Final = "ControllerStats"
 CHANNELS: Final = "ControllerChannelManager"
-OFFICE: Final = ("klamm.controller", "Office")
+ELECTION: Final = ("klamm.controller", "ControllerElection")
 MOVED: Final = "MovedPerSec"
 HEALED: Final = "HealedPerSec"
 QUARANTINED: Final = "QuarantinedCount"
@@ -36,37 +36,37 @@ GAUGES: Final = {
 
 class ControllerStatistics(NamedTuple):
     is_active: bool
-    active_controller_id: BrokerId
-    """-1: none known."""
+    active_controller_id: BrokerId | None
+    """None while no controller is known."""
     controller_epoch: ControllerEpoch
-    """Of our own term; 0 when we do not lead."""
+    """0 unless this controller is active."""
     live_brokers: tuple[BrokerId, ...]
     shutting_down: tuple[BrokerId, ...]
     queue_size: int
     counts: Counts
     deletions: tuple[tuple[str, str], ...]
-    """Topics being deleted, and what each waits for."""
+    """Topics being deleted and what each waits for."""
     reassignments: tuple[tuple[str, str], ...]
-    """Partitions being reassigned, and what each waits for."""
+    """Partitions being reassigned and what each waits for."""
     schedule: tuple[tuple[str, str], ...]
-    """What we do by the clock, how often, or why not."""
+    """Periodic tasks, and how often each runs or why it does not."""
     quarantined: tuple[tuple[str, str], ...]
-    """Znodes that made a controller fail and are skipped until they change, and how."""
+    """Znodes that made a controller fail and are skipped until they change, with the failure."""
 
 
-class OfficeMeters:
-    """Take-overs, and repairs of what was edited; Kafka has no names for them."""
+class ElectionMeters:
+    """Take-overs, and repairs of edited znodes. Kafka has neither."""
 
     def __init__(self, metrics: MetricsRegistry) -> None:
         self._metrics = metrics
 
     @property
     def moved(self) -> Meter:
-        return self._metrics.meter(*OFFICE, MOVED)
+        return self._metrics.meter(*ELECTION, MOVED)
 
     @property
     def healed(self) -> Meter:
-        return self._metrics.meter(*OFFICE, HEALED)
+        return self._metrics.meter(*ELECTION, HEALED)
 
 
 def register_gauges(
@@ -82,8 +82,8 @@ def register_gauges(
 
     metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
     for name in (MOVED, HEALED):
-        metrics.meter(*OFFICE, name)
-    metrics.read(*OFFICE, QUARANTINED, lambda: float(quarantined()))
+        metrics.meter(*ELECTION, name)
+    metrics.read(*ELECTION, QUARANTINED, lambda: float(quarantined()))
     metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
     metrics.read(GROUP, TYPE, "ControllerState", lambda: float(state()))
     metrics.read(GROUP, CHANNELS, "TotalQueueSize", lambda: 0.0)  # until a term opens its channels
@@ -97,4 +97,4 @@ def remove_gauges(metrics: MetricsRegistry) -> None:
     metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
     metrics.remove(GROUP, CHANNELS, "TotalQueueSize")
     for name in (MOVED, HEALED, QUARANTINED):
-        metrics.remove(*OFFICE, name)
+        metrics.remove(*ELECTION, name)

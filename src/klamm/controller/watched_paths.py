@@ -1,7 +1,7 @@
-"""Which event a watch means: a table of paths, not a class for each.
+"""Which event a watch becomes, as a table of paths.
 
-All a watch does is enqueue; watches are one-shot, so whoever handles the event reads the node again and thereby sets
-the next one. One and the same callable is given to every read, which lets the client keep one watch per path.
+All that a watch does is enqueue. Watches are one-shot, so the handler of the event reads the node again and thereby
+sets the next one. All reads use the same callable, so that the client keeps one watch per path.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DATA: Final[Mapping[str, Callable[[str], ControllerEvent]]] = {
     broker_id.PARENT: lambda name: BrokerModifications(broker_id.id_of(name)),
     topic_znode.PARENT: PartitionModifications,
 }
-"""By the parent of the path; the deletion of such a node is news of its parent's children, not of its data."""
+"""By the parent of the path. The deletion of such a node is an event of its parent's children, not of its data."""
 
 
 NODES: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
@@ -67,7 +67,7 @@ NODES: Final[Mapping[str, Callable[[], ControllerEvent]]] = {
     controller_move.PATH: Reconsider,
     candidates.PARENT: Reconsider,
 }
-"""Whatever happens to them, their deletion included: whoever reads them again watches for the next one."""
+"""For every kind of change, including their deletion: the read that follows sets the next watch."""
 
 
 def event_of(watched: WatchEvent) -> ControllerEvent | None:
@@ -86,7 +86,7 @@ def event_of(watched: WatchEvent) -> ControllerEvent | None:
     try:
         return DATA[parent](name)
     except ZNodeError:
-        return None  # a child whose name is no broker id; BrokerChange has reported it
+        return None  # the name is not a broker id; BrokerChange has reported it
 
 
 def _event_of_state(path: str) -> ControllerEvent | None:

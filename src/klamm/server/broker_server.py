@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -21,9 +21,7 @@ from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig, broker_id_of, parse_address
-from klamm.model.errors import ConfigError, ConnectionLoss, KafkaError, NodeExists
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
-from klamm.model.partition import Assignment
+from klamm.model.errors import ConfigError, ConnectionLoss, NodeExists
 from klamm.model.ports import Ports
 from klamm.net.connections import ConnectionLimits
 from klamm.net.listener import Listener
@@ -62,14 +60,14 @@ class BrokerServer:
             logs = await self._open_logs(data, cluster_id)
             register = _Registrar()
             controller = Controller(
-                self.config,
-                self._ports.clock,
-                self._ports.random,
-                zk,
-                self._ports.network,
-                events,
-                self.metrics,
-                register.again,
+                config=self.config,
+                clock=self._ports.clock,
+                network=self._ports.network,
+                random=self._ports.random,
+                zk=zk,
+                events=events,
+                metrics=self.metrics,
+                register_broker=register.again,
             )
             broker = Broker(
                 broker_id=self.id,
@@ -82,7 +80,7 @@ class BrokerServer:
                 metrics=self.metrics,
                 authorizer=AllowAll(),
                 quotas=Unlimited(),
-                controller=_ControllerVerbs(controller),
+                controller=controller,
             )
             self._bind_http(control)
             await broker.load_logs()
@@ -230,44 +228,6 @@ class _Registrar:
             "the broker registers before the controller starts"
         )
         self._broker.registered(await self._registration.again())
-
-
-class _ControllerVerbs:
-    """What handlers may ask of the controller in the same process."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    @property
-    def is_active(self) -> bool:
-        return self._controller.is_active
-
-    @property
-    def active_controller_id(self) -> BrokerId | None:
-        known = self._controller.active_controller_id
-        return known if known >= 0 else None
-
-    @property
-    def epoch(self) -> ControllerEpoch:
-        return self._controller.controller_epoch
-
-    async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> list[TopicPartition]:
-        return sorted(await self._controller.controlled_shutdown(broker, broker_epoch))
-
-    async def alter_partition_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        return await self._controller.alter_partition_reassignments(targets)
-
-    async def list_partition_reassignments(
-        self, partitions: Collection[TopicPartition] | None
-    ) -> dict[TopicPartition, Assignment]:
-        return await self._controller.list_partition_reassignments(partitions)
-
-    async def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None, *, unclean: bool
-    ) -> dict[TopicPartition, BrokerId | KafkaError]:
-        return await self._controller.elect_leaders(partitions, unclean=unclean)
 
 
 def _own_task(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:

@@ -242,7 +242,8 @@ class SimulatedCluster:
         decided = healed.decided_by(term.context, self.operator.edited_states)
         for broker, live in term.context.brokers.items():
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
-            if heard is not None and (heard.epoch, heard.controller_epoch) == (live.epoch, term.epoch):
+            epochs = (live.epoch, term.context.controller_epoch)
+            if heard is not None and (heard.epoch, heard.controller_epoch) == epochs:
                 # A replica that was removed while its broker was away is never deleted, in Kafka too (KIP-550).
                 mine = {term.context.name_of(i) for i in term.context.replicas.on(broker)}
                 leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.controller.controller import Controller
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
@@ -174,12 +175,12 @@ class Operator:
 
     def elect_preferred(self) -> None:
         names = None if self._random.random() < 0.3 else self._some_partitions()
-        self._call("elect preferred", lambda controller: controller.elect_leaders(names, unclean=False))
+        self._call("elect preferred", lambda controller: controller.elect_leaders(names, UncleanElection.FORBIDDEN))
 
     def elect_unclean(self) -> None:
         names = self._some_partitions()
         self._cluster.checker.unclean_allowed.update(name.topic for name in names)
-        self._call("elect unclean", lambda controller: controller.elect_leaders(names, unclean=True))
+        self._call("elect unclean", lambda controller: controller.elect_leaders(names, UncleanElection.ALLOWED))
 
     def allow_unclean(self) -> None:
         if topic := self._some_topic():

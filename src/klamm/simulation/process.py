@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from klamm.controller.controller import Controller
-from klamm.controller.events import ControllerState
+from klamm.controller.controller_state import ControllerState
 from klamm.controller.term import Term
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig
@@ -157,7 +157,14 @@ class SimulatedProcess:
             keeper.add_done_callback(self._keeper_ended)
             self.metrics = MetricsRegistry()
             self.controller = Controller(
-                config, cluster.clock, rng, zk, network, cluster.checker, self.metrics, register
+                config=config,
+                clock=cluster.clock,
+                network=network,
+                random=rng,
+                zk=zk,
+                events=cluster.checker,
+                metrics=self.metrics,
+                register_broker=register,
             )
             await stack.enter_async_context(self.controller.running())
             await asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ import pytest
 
 from klamm.admin.placement import PlacementBroker
 from klamm.broker.topics import Growth, plan_growth
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
@@ -47,13 +48,14 @@ class Admin(Controller):
         return {name: found for name, found in moving.items() if partitions is None or name in partitions}
 
     async def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None, *, unclean: bool
+        self, partitions: Collection[TopicPartition] | None, unclean: UncleanElection
     ) -> dict[TopicPartition, BrokerId | KafkaError]:
         self._check()
         asked = [TP] if partitions is None else partitions
-        refused = KafkaError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no"
-        )
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        if unclean is UncleanElection.ALLOWED:
+            code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        refused = KafkaError(code, "no")
         return {name: self.leader if name == TP else refused for name in asked}
 
     def _check(self) -> None:

@@ -41,8 +41,6 @@ INTERNAL = CLIENT._replace(listener="INTERNAL", privileged=True)
 
 class Controller:
     is_active = True
-    active_controller_id = BrokerId(1)
-    epoch = ControllerEpoch(1)
     refusal: ErrorCode | None = None
 
     async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> list[TopicPartition]:

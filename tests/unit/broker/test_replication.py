@@ -47,8 +47,6 @@ class Events:
 
 class NoController:
     is_active = False
-    active_controller_id = None
-    epoch = ControllerEpoch(0)
 
     async def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> list[TopicPartition]:
         return [TP]

@@ -160,7 +160,14 @@ class Scenario:
         }
         config, _ = read_broker_config(values)
         self.controller = Controller(
-            config, ManualClock(), Random(1), self.zk, self.network, self.sink, self.metrics, self._register
+            config=config,
+            clock=ManualClock(),
+            network=self.network,
+            random=Random(1),
+            zk=self.zk,
+            events=self.sink,
+            metrics=self.metrics,
+            register_broker=self._register,
         )
         self._writes = 0
 

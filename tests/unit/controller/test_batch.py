@@ -24,7 +24,7 @@ EPOCH = ControllerEpoch(456)
 
 
 def context_of(*brokers: int, shutting_down: tuple[int, ...] = ()) -> ControllerContext:
-    context = ControllerContext()
+    context = ControllerContext(EPOCH)
     for broker in brokers:
         endpoint = Endpoint("PLAINTEXT", f"host{broker}", 9092)
         live = LiveBroker(Broker(BrokerId(broker), (endpoint,), rack="r"), BrokerEpoch(100 + broker))
@@ -43,14 +43,14 @@ def add(context: ControllerContext, topic: str, leaders: dict[int, int], *, know
     return partitions
 
 
-async def sealed(
+async def encoded(
     context: ControllerContext, batch: RequestBatch, protocol: str = "2.5"
 ) -> list[tuple[int, ApiKey, Any, Any]]:
     values = {"broker.id": "0", "zookeeper.connect": "x:1", "inter.broker.protocol.version": protocol}
-    encoder = RequestEncoder(read_broker_config(values)[0], context, EPOCH)
+    encoder = RequestEncoder(read_broker_config(values)[0], context)
     return [
         (broker, r.api_key, decode_request(r.api_key, r.version, b"".join(map(bytes, r.chunks))), r)
-        async for broker, r in encoder.seal(batch)
+        async for broker, r in encoder.encode(batch)
     ]
 
 
@@ -64,7 +64,7 @@ async def test_one_leader_and_isr_and_one_metadata_with_all_partitions() -> None
     for partition in partitions:
         batch.add_leader_and_isr(context, partition, [BrokerId(2)], is_new=False)
     batch.add_stop_replica(context, BrokerId(2), partitions[:1], delete=False)
-    told = await sealed(context, batch)
+    told = await encoded(context, batch)
     assert [key for broker, key, *_ in told if broker == 2] == [
         ApiKey.LEADER_AND_ISR,
         ApiKey.UPDATE_METADATA,
@@ -100,12 +100,12 @@ async def test_the_dead_hear_nothing_the_leaving_hear_all() -> None:
     batch.add_leader_and_isr(context, partition, everyone, is_new=False)
     batch.add_stop_replica(context, BrokerId(2), [partition], delete=False)
     batch.add_stop_replica(context, BrokerId(3), [partition], delete=False)
-    told = await sealed(context, batch)
+    told = await encoded(context, batch)
     assert [b for b, key, *_ in told if key is ApiKey.LEADER_AND_ISR] == [1, 2]
     assert [b for b, key, *_ in told if key is ApiKey.STOP_REPLICA] == [2]
     empty = RequestBatch()
     empty.add_metadata(context, everyone, ())
-    told = await sealed(context, empty)
+    told = await encoded(context, empty)
     assert [b for b, *_ in told] == [1, 2]
     assert [[b.id for b in body.live_brokers] for _, _, body, _ in told] == [[1, 2], [1, 2]]
 
@@ -118,7 +118,7 @@ async def test_metadata_says_leader_minus_2_for_topics_being_deleted() -> None:
     context.start_deleting("foo")
     batch = RequestBatch()
     batch.add_metadata(context, None, partitions)
-    told = await sealed(context, batch)
+    told = await encoded(context, batch)
     assert [body.broker_epoch for _, _, body, _ in told] == [101, 102]
     states = {
         (topic, s.partition_index): (s.leader, s.leader_epoch, s.zk_version, list(s.isr), list(s.offline_replicas))
@@ -136,7 +136,7 @@ async def test_metadata_without_leadership_info_still_names_the_brokers() -> Non
     context = context_of(1, 2)
     batch = RequestBatch()
     batch.add_metadata(context, None, add(context, "foo", {0: 1}, known=False))
-    told = await sealed(context, batch)
+    told = await encoded(context, batch)
     assert [list(iter_partition_states(body)) for _, _, body, _ in told] == [[], []]
     assert [b.id for b in told[0][2].live_brokers] == [1, 2]
 
@@ -151,12 +151,12 @@ async def test_stop_replica_by_version() -> None:
     for broker in (BrokerId(2), BrokerId(3)):
         batch.add_stop_replica(context, broker, bar, delete=False)
     batch.add_stop_replica(context, BrokerId(2), foo, delete=True)
-    old = await sealed(context, batch)
+    old = await encoded(context, batch)
     assert [(b, body.delete_partitions) for b, _, body, _ in old] == [(2, True), (2, False), (3, False)]
     deleting, keeping, _ = (request for *_, request in old)
-    assert keeping.answered(memoryview(b"\0\0\1\0")) is None
-    assert isinstance(deleting.answered(memoryview(b"\0\0\1\0")), StopReplicaResponse)
-    new = await sealed(context, batch, "2.6")
+    assert keeping.decode_response(memoryview(b"\0\0\1\0")) is None
+    assert isinstance(deleting.decode_response(memoryview(b"\0\0\1\0")), StopReplicaResponse)
+    new = await encoded(context, batch, "2.6")
     stopped = {b: sorted(iter_stopped_replicas(body)) for b, _, body, _ in new}
     assert stopped == {
         2: [
@@ -173,7 +173,7 @@ async def test_a_topic_whose_ids_are_no_neighbours_is_one_topic() -> None:
     told = [*add(context, "foo", {0: 1, 1: 1}), *add(context, "bar", {0: 1}), *add(context, "foo", {2: 1})]
     batch = RequestBatch()
     batch.add_leader_and_isr_on(context, BrokerId(1), told)
-    for _, _, body, _ in await sealed(context, batch):
+    for _, _, body, _ in await encoded(context, batch):
         numbers = {t.topic_name: [state.partition_index for state in t.partition_states] for t in body.topic_states}
         assert numbers == {"foo": [0, 1, 2], "bar": [0]} and len(body.topic_states) == 2
 
@@ -203,13 +203,13 @@ async def test_answers_become_events() -> None:
     context = context_of(1)
     batch = RequestBatch()
     batch.add_leader_and_isr(context, *add(context, "foo", {0: 1}), [BrokerId(1)], is_new=False)
-    (_, _, _, leader_and_isr), (_, _, _, metadata) = await sealed(context, batch)
-    stale = metadata.answered(memoryview((77).to_bytes(2, "big") + b"\0"))
+    (_, _, _, leader_and_isr), (_, _, _, metadata) = await encoded(context, batch)
+    stale = metadata.decode_response(memoryview((77).to_bytes(2, "big") + b"\0"))
     assert isinstance(stale, UpdateMetadataResponse)
     assert (stale.broker, stale.error) == (1, 77)
     errors = [("foo", 0, 0), ("foo", 1, 56), ("a" * 200, 2, 11)]
     body = encode_response(response_class(ApiKey.LEADER_AND_ISR)(version=4, error_code=0, partition_errors=errors), 4)
-    event = leader_and_isr.answered(memoryview(body))
+    event = leader_and_isr.decode_response(memoryview(body))
     assert isinstance(event, LeaderAndIsrResponse)
     assert (event.broker, event.broker_epoch, event.error) == (1, 101, 0)
     assert event.errors == ((TopicPartition("foo", 1), 56), (TopicPartition("a" * 200, 2), 11))

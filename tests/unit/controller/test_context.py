@@ -22,7 +22,7 @@ def state(leader: int, *isr: int, epoch: int = 0) -> LeaderAndIsr:
 
 
 def with_brokers(*brokers: int) -> ControllerContext:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     for broker in brokers:
         context.brokers[BrokerId(broker)] = LiveBroker(Broker(BrokerId(broker), ()), BrokerEpoch(1))
     return context
@@ -30,7 +30,7 @@ def with_brokers(*brokers: int) -> ControllerContext:
 
 @pytest.mark.case("CTX-01")
 def test_an_assignment_is_replaced_and_read_back() -> None:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     (partition,) = context.add_partitions("t", {0: Assignment(ids(1, 2, 3))})
     context.replace_assignment(partition, Assignment(ids(4)))
     assert context.assignment_of(partition) == Assignment(ids(4))
@@ -44,7 +44,7 @@ def test_an_assignment_is_replaced_and_read_back() -> None:
 @pytest.mark.case("CTX-02")
 @pytest.mark.case("CTX-03")
 def test_unknown_names_and_topics_apart() -> None:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     context.add_partitions("a", {0: Assignment(ids(1)), 1: Assignment(ids(2))})
     context.add_partitions("b", {0: Assignment(ids(1))})
     assert context.partition("nobody", 0) is None
@@ -139,7 +139,7 @@ def test_the_imbalance_counter_equals_a_scan(script: list[tuple[int, str, int]])
 
 
 def test_a_cleared_context_holds_nothing_and_can_be_filled_again() -> None:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     replicas = Assignment((BrokerId(1), BrokerId(2)))
     for _ in range(2):
         partitions = context.add_partitions("t", {0: replicas, 1: replicas})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.controller.election.controller_election import EPOCH_GAP, Office, Won
+from klamm.controller.election.controller_election import EPOCH_GAP, ControllerElection, Won
 from klamm.controller.events import TakeOver
 from klamm.model.errors import NoAuth
 from klamm.model.ids import BrokerId
@@ -20,8 +20,8 @@ OTHER = '{"version":1,"brokerid":1,"timestamp":"0"}'
 def ignore(event: WatchEvent) -> None: ...
 
 
-def office_on(zk: InMemoryZooKeeper) -> Office:
-    return Office(zk, ManualClock(), BrokerId(9), ignore)
+def election_on(zk: InMemoryZooKeeper) -> ControllerElection:
+    return ControllerElection(zk, ManualClock(), BrokerId(9), ignore)
 
 
 def czxid(zk: InMemoryZooKeeper) -> int:
@@ -72,7 +72,7 @@ async def test_a_take_over_whose_answer_is_lost(fate: str, monkeypatch: pytest.M
     zk.put("/controller_epoch", "4")
     zk.put("/controller", OTHER, owner=77)
     zk.lose_answers = [fate]
-    assert await office_on(zk).take_over(czxid(zk)) == Won(5, 1)
+    assert await election_on(zk).take_over(czxid(zk)) == Won(5, 1)
     assert zk.text("/controller_epoch") == "5"
     assert zk.tree.nodes["/controller"].owner == zk.session_id
 
@@ -81,9 +81,9 @@ async def test_nobody_touches_a_persistent_node() -> None:
     zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "4")
     zk.put("/controller", OTHER)
-    office = office_on(zk)
-    assert await office.stand() is None
-    assert await office.take_over(czxid(zk)) is None
+    election = election_on(zk)
+    assert await election.stand() is None
+    assert await election.take_over(czxid(zk)) is None
     assert zk.tree.writes == []
 
 
@@ -96,18 +96,18 @@ async def test_a_refusal_that_would_come_again_is_raised(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(zk, "multi", refuse)
     with pytest.raises(NoAuth):
-        await office_on(zk).stand()
+        await election_on(zk).stand()
 
 
 async def test_giving_back_is_fenced() -> None:
     zk = InMemoryZooKeeper()
-    office = office_on(zk)
-    won = await office.stand()
+    election = election_on(zk)
+    won = await election.stand()
     assert won is not None
     zk.put("/controller_epoch", "7")
-    await office.give_back(Fence("/controller_epoch", won.zk_version))
+    await election.resign(Fence("/controller_epoch", won.zk_version))
     assert "/controller" in zk.tree.nodes
-    await office.give_back(Fence("/controller_epoch", won.zk_version + 1))
+    await election.resign(Fence("/controller_epoch", won.zk_version + 1))
     assert "/controller" not in zk.tree.nodes
 
 
@@ -124,7 +124,7 @@ async def test_junk_in_the_epoch_is_healed_upwards(junk: str) -> None:
     zk.put("/brokers/topics/junk", "{")
     zk.put("/controller_epoch", "41")
     zk.put("/controller_epoch", junk)
-    won = await office_on(zk).stand()
+    won = await election_on(zk).stand()
     assert won is not None and won.healed is not None
     assert won.epoch == 40 + EPOCH_GAP + 1
     assert zk.text("/controller_epoch") == str(won.epoch)
@@ -138,7 +138,7 @@ async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> Non
     healed = []
     for _ in range(3):
         zk.put("/controller_epoch", "junk")
-        won = await office_on(zk).stand()
+        won = await election_on(zk).stand()
         assert won is not None
         healed.append(won.epoch)
     assert healed == sorted(set(healed))
@@ -147,7 +147,7 @@ async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> Non
 async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
     zk = InMemoryZooKeeper()
     with_state(zk, 40)
-    won = await office_on(zk).stand()
+    won = await election_on(zk).stand()
     assert won is not None and won.healed is not None
     assert won.epoch == 40 + EPOCH_GAP + 1
 
@@ -155,14 +155,14 @@ async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
 async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
     """A controller elected before holds a version of the deleted node: the new one must never have it."""
     zk = InMemoryZooKeeper()
-    office = office_on(zk)
-    before = await office.stand()
+    election = election_on(zk)
+    before = await election.stand()
     assert before is not None
     with_state(zk, before.epoch)
     zk.remove("/controller_epoch")
     fences = []
     for _ in range(5):
-        won = await office.stand()
+        won = await election.stand()
         assert won is not None
         fences.append(won.zk_version)
     assert min(fences) > before.zk_version
@@ -172,10 +172,10 @@ async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
 async def test_what_was_seen_before_counts() -> None:
     zk = InMemoryZooKeeper()
     zk.put("/controller_epoch", "500")
-    office = office_on(zk)
-    await office.look()
+    election = election_on(zk)
+    await election.read()
     zk.put("/controller_epoch", "3")
-    won = await office.stand()
+    won = await election.stand()
     assert won is not None and won.epoch == 501
 
 
@@ -184,10 +184,10 @@ async def test_a_number_below_its_version_was_written_by_hand() -> None:
     zk.put("/controller_epoch", "0")
     for epoch in ("1", "2", "3", "0"):
         zk.put("/controller_epoch", epoch)
-    won = await office_on(zk).stand()
+    won = await election_on(zk).stand()
     assert won is not None and won.epoch == 5  # version 4, so 3 was in use, at most 4
 
 
 async def test_a_new_cluster_begins_at_one() -> None:
     zk = InMemoryZooKeeper()
-    assert await office_on(zk).stand() == Won(1, 1)
+    assert await election_on(zk).stand() == Won(1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.controller.decisions.deletion import Stage, what_is_left
+from klamm.controller.decisions.deletion import DeletionStage, what_is_left
 
 from .scenario import Scenario
 
@@ -52,7 +52,7 @@ async def test_each_answer_alone_moves_it_on() -> None:
         term = scenario.controller._term
         assert term is not None
         left = what_is_left(term.context, "t", retry=True)
-        assert left == (Stage.WAIT, "answers to StopReplica from brokers [2]")
+        assert left == (DeletionStage.WAIT, "answers to StopReplica from brokers [2]")
         # The silent one dies: it will not answer, and the reason changes.
         await scenario.after(lambda: scenario.stop_broker(2))
         assert "brokers [2], which are dead" in what_is_left(term.context, "t", retry=True).waits_for

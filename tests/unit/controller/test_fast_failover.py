@@ -10,6 +10,7 @@ import asyncio
 import pytest
 
 from klamm.controller.liveness import kept_connection, suspicion
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
@@ -22,7 +23,7 @@ FAST = {"klamm_fast_failover": "true"}
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_connection, "PROBE_PAUSE_S", 0.0)
-    monkeypatch.setattr("klamm.controller.execution.channels.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("klamm.controller.execution.broker_channel.RETRY_PAUSE_S", 0.0)
 
 
 def requests(talk: list[str], broker: int) -> list[str]:
@@ -89,10 +90,10 @@ async def test_it_takes_a_connection_in_the_same_life_and_is_told_everything() -
         assert f"LeaderAndIsr {{{both}}}" in told
         assert suspects(scenario) == 0
         (ended,) = scenario.sink.decisions("suspicion-ended")
-        assert "same life" in ended.detail
+        assert "same broker epoch" in ended.detail
         # And it can lead again, once a leader has taken it back into the ISR.
         scenario.put_state("t", 0, 2, 1, [2, 3, 1], 5)
-        result = await scenario.controller.elect_leaders([TopicPartition("t", 0)], unclean=False)
+        result = await scenario.controller.elect_leaders([TopicPartition("t", 0)], UncleanElection.FORBIDDEN)
         assert result == {("t", 0): 1}
 
 
@@ -211,7 +212,7 @@ async def test_a_suspect_is_no_reason_to_lose_records() -> None:
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         assert suspects(scenario) == 1
         assert scenario.state("t", 0)[0] == 1
-        answer = await scenario.controller.elect_leaders([TopicPartition("t", 0)], unclean=True)
+        answer = await scenario.controller.elect_leaders([TopicPartition("t", 0)], UncleanElection.ALLOWED)
         (error,) = answer.values()
         assert isinstance(error, KafkaError) and error.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         assert scenario.state("t", 0)[0] == 1
@@ -226,7 +227,7 @@ async def test_a_suspect_gets_nothing_new() -> None:
         await scenario.after(lambda: scenario.create_topic("u", [1, 2, 3]))
         assert scenario.state("u", 0) == (2, 0, [2, 3], 0)
         scenario.put_state("t", 0, 2, 1, [1, 2, 3], 5)  # whoever wrote it into the ISR
-        answer = await scenario.controller.elect_leaders([TopicPartition("t", 0)], unclean=False)
+        answer = await scenario.controller.elect_leaders([TopicPartition("t", 0)], UncleanElection.FORBIDDEN)
         (error,) = answer.values()
         assert isinstance(error, KafkaError) and error.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         targets = {TopicPartition("u", 0): (BrokerId(2), BrokerId(1))}
@@ -266,7 +267,7 @@ def led_by(scenario: Scenario, controller: int) -> None:
     scenario.zk.put("/controller", document, owner=1000 + controller)
 
 
-async def test_the_office_of_a_controller_that_refuses_is_taken_over() -> None:
+async def test_a_controller_that_refuses_is_replaced() -> None:
     scenario = Scenario(**FAST)
     scenario.prepare(1, 2, 3)
     led_by(scenario, 1)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from klamm.controller.liveness.kept_connection import Lifeline
+from klamm.controller.liveness.kept_connection import KeptConnection
 from klamm.controller.liveness.suspicion import PROBE_PAUSE_S, UNHARMED
 from klamm.net.client import BrokerConnection
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
@@ -28,7 +28,7 @@ class World:
         self.accept = accept
         self.refused: list[float] = []
         self.connected = 0
-        self.lifeline = Lifeline(
+        self.kept = KeptConnection(
             BrokerConnection(self.network.host("us"), HOST, PORT, "us", self.clock),
             self.clock,
             0.5,
@@ -49,7 +49,7 @@ def in_world(
     async def main() -> None:
         world = World(accept)
         await world.listen()
-        task = asyncio.create_task(world.lifeline.run())
+        task = asyncio.create_task(world.kept.run())
         await asyncio.sleep(10)  # idle for long: nothing is sent
         await story(world)
         assert not task.done()
@@ -67,8 +67,8 @@ def test_the_death_of_an_idle_broker_is_seen_and_proven_in_two_probes() -> None:
         await asyncio.sleep(3 * PROBE_PAUSE_S)
         (seen,) = world.refused
         assert PROBE_PAUSE_S <= seen - killed <= PROBE_PAUSE_S + 10 * DELAY
-        assert world.lifeline.evidence.is_complete
-        assert not world.lifeline.connection.is_connected
+        assert world.kept.evidence.is_complete
+        assert not world.kept.connection.is_connected
 
     in_world(story)
 
@@ -80,8 +80,8 @@ def test_it_is_told_again_once_a_second_and_ends_with_a_connection() -> None:
         assert 4 <= len(world.refused) <= 6
         world.network.revive(HOST)
         await world.listen()
-        await world.lifeline.wait_connected()
-        assert world.lifeline.evidence == UNHARMED
+        await world.kept.wait_connected()
+        assert world.kept.evidence == UNHARMED
         assert world.connected == 2
 
     in_world(story)
@@ -91,9 +91,9 @@ def test_packets_that_vanish_are_no_refusal() -> None:
     async def story(world: World) -> None:
         world.network.cut("us", HOST)
         world.network.cut(HOST, "us")
-        world.lifeline.connection.abort()
+        world.kept.connection.abort()
         await asyncio.sleep(5)
-        assert world.lifeline.evidence.broke and world.lifeline.evidence.refusals == 0
+        assert world.kept.evidence.broke and world.kept.evidence.refusals == 0
         assert world.refused == []
 
     in_world(story)

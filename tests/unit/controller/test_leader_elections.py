@@ -7,6 +7,7 @@ import json
 import pytest
 
 from klamm.controller.events import BalanceLeaders
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError, NodeExists
 from klamm.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from klamm.zookeeper.znodes import preferred_replica_election
@@ -33,7 +34,7 @@ async def led_by_the_second(scenario: Scenario) -> None:
 async def elect(
     scenario: Scenario, *names: TopicPartition, unclean: bool = False
 ) -> dict[TopicPartition, BrokerId | ErrorCode]:
-    results = await scenario.controller.elect_leaders(names or None, unclean=unclean)
+    results = await scenario.controller.elect_leaders(names or None, UncleanElection(unclean))
     await scenario.settle()
     return {name: r.code if isinstance(r, KafkaError) else r for name, r in results.items()}
 
@@ -158,7 +159,7 @@ async def test_preferred_by_znode() -> None:
 async def test_the_preferred_leader_returns_and_is_elected_by_znode() -> None:
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
-        assert await scenario.controller.controlled_shutdown(BrokerId(1), BrokerEpoch(-1)) == frozenset()
+        assert await scenario.controller.controlled_shutdown(BrokerId(1), BrokerEpoch(-1)) == []
         await scenario.after(lambda: scenario.stop_broker(1))
         assert scenario.state("t", 0)[:3] == (2, 1, [2])
         await scenario.after(lambda: scenario.start_broker(1))

@@ -290,7 +290,7 @@ async def test_changed_endpoints_are_told() -> None:
         assert [e.port for b in body.live_brokers if b.id == 1 for e in b.endpoints] == [9101]
 
 
-async def test_an_unexpected_exception_gives_the_office_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_exception_makes_the_controller_resign(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Scenario().running(1) as scenario:
         loop = asyncio.get_running_loop()
         delays: list[float] = []
@@ -336,9 +336,9 @@ async def test_a_refused_stop_replica_fails_the_deletion_and_the_timer_tries_aga
         assert "another try" in reason
         assert scenario.controller.statistics().counts.replicas_ineligible_to_delete == 1
         scenario.network.top_error = 0
-        from klamm.controller.events import RetryDeletions
+        from klamm.controller.events import RetryPending
 
-        scenario.controller._queue.put_nowait(RetryDeletions())
+        scenario.controller._queue.put_nowait(RetryPending())
         await scenario.settle()
         assert "/brokers/topics/t" not in scenario.zk.tree.nodes
 
@@ -384,20 +384,20 @@ async def test_a_topic_with_strange_children_is_deleted_all_the_same() -> None:
 
 
 async def test_a_connection_lost_during_failover_leaves_no_half_loaded_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    from klamm.controller.execution.loading import Reader
+    from klamm.controller.execution.loading import ZNodeReader
     from klamm.model.errors import ConnectionLoss
 
     scenario = Scenario()
     scenario.prepare(1)
     scenario.create_topic("t", [1])
-    brokers, failures = Reader.brokers, iter([ConnectionLoss("/brokers/ids")])
+    brokers, failures = ZNodeReader.brokers, iter([ConnectionLoss("/brokers/ids")])
 
-    async def once(self: Reader, known: object) -> object:
+    async def once(self: ZNodeReader, known: object) -> object:
         for failure in failures:
             raise failure
         return await brokers(self, known)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Reader, "brokers", once)
+    monkeypatch.setattr(ZNodeReader, "brokers", once)
     async with scenario.controller.running():
         await scenario.settle()
         assert scenario.controller.is_active

@@ -9,9 +9,10 @@ import pytest
 
 from klamm.controller.context.controller_context import ControllerContext
 from klamm.controller.decisions import leadership
+from klamm.controller.decisions import topics as topics_module
+from klamm.controller.decisions.faults import ZNodeFault
 from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
-from klamm.controller.execution import runner
-from klamm.controller.execution.quarantine import QUARANTINED_MAX, offender
+from klamm.controller.execution.quarantine import QUARANTINED_MAX, znode_concerned
 from klamm.model.ids import BrokerId
 from klamm.zookeeper.znodes import quarantine
 from klamm.zookeeper.znodes import topic as topic_znode
@@ -20,26 +21,25 @@ from .scenario import Scenario
 
 
 def explode_on(monkeypatch: pytest.MonkeyPatch, *topics: str) -> Callable[[], None]:
-    """Nothing of these topics can be decided: their first state, nor a new leader. Returns the cure."""
-    first_state, offline_rule = runner.first_state, leadership.offline_rule
+    """No rule can decide about these topics: neither their first state nor a new leader. Returns the cure."""
 
-    def first(view: ControllerContext, partition: int, *rest: Any) -> Any:
-        if view.topic_of(partition) in topics:
-            raise RuntimeError("a bug")
-        return first_state(view, partition, *rest)
+    def exploding(make_rule: Callable[..., Any]) -> Callable[..., Any]:
+        def make(view: ControllerContext, *rest: Any, **more: Any) -> Any:
+            rule = make_rule(view, *rest, **more)
 
-    def offline(view: ControllerContext, *rest: Any, **more: Any) -> Any:
-        rule = offline_rule(view, *rest, **more)
+            def decide(partition: int, *state: Any) -> Any:
+                if view.topic_of(partition) in topics:
+                    raise RuntimeError("a bug")
+                return rule(partition, *state)
 
-        def decide(partition: int, state: Any) -> Any:
-            if view.topic_of(partition) in topics:
-                raise RuntimeError("a bug")
-            return rule(partition, state)
+            return decide
 
-        return decide
+        return make
 
-    monkeypatch.setattr(runner, "first_state", first)
-    monkeypatch.setattr(leadership, "offline_rule", offline)
+    first_rule, offline_rule = exploding(leadership.first_rule), exploding(leadership.offline_rule)
+    for module in (leadership, topics_module):
+        monkeypatch.setattr(module, "first_rule", first_rule)
+        monkeypatch.setattr(module, "offline_rule", offline_rule)
     return monkeypatch.undo
 
 
@@ -56,7 +56,7 @@ async def test_a_topic_that_cannot_be_decided_is_set_aside_and_the_others_are_le
         (recorded,) = scenario.sink.decisions("quarantined")
         assert (recorded.cause, recorded.detail) == ("/brokers/topics/bad", "RuntimeError: a bug")
         assert scenario.controller.statistics().quarantined == (("/brokers/topics/bad", "RuntimeError: a bug"),)
-        assert scenario.metrics.value("klamm.controller", "Office", "QuarantinedCount") == 1
+        assert scenario.metrics.value("klamm.controller", "ControllerElection", "QuarantinedCount") == 1
 
         # It goes on leading the others.
         await scenario.after(lambda: scenario.stop_broker(1))
@@ -98,7 +98,7 @@ async def test_a_fault_in_the_fail_over_and_the_successor(monkeypatch: pytest.Mo
         assert heir.controller.is_active
         assert heir.sink.decisions("quarantined") == []
         assert [kept.cause for kept in heir.sink.decisions("quarantine-kept")] == ["/brokers/topics/bad"]
-        assert heir.controller.controller_epoch == scenario.controller._office._greatest_seen + 1
+        assert heir.controller.controller_epoch == scenario.controller._election._greatest_seen + 1
 
     # What has changed since is forgotten, junk in the list as well.
     monkeypatch.undo()
@@ -133,10 +133,12 @@ async def test_content_that_no_codec_expected(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(topic_znode, "decode", buggy)
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/bad", '{"poison":1}'))
-        assert scenario.controller.statistics().quarantined == (("/brokers/topics/bad", "TypeError: unhashable"),)
+        (skipped,) = scenario.sink.decisions("znode-skipped")
+        assert (skipped.cause, skipped.detail) == ("/brokers/topics/bad", "TypeError: unhashable")
         await scenario.after(lambda: scenario.create_topic("good", [1]))
         assert scenario.state("good", 0)[0] == 1
         assert not scenario.sink.decisions("controller-failed")
+        assert scenario.controller.controller_epoch == 5  # the same term
 
 
 async def test_a_fault_that_meets_them_all_is_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +175,9 @@ async def test_a_deposed_controller_writes_no_quarantine(monkeypatch: pytest.Mon
         assert not scenario.controller.is_active
 
 
-def test_what_an_event_names_when_the_code_names_nothing() -> None:
-    context = ControllerContext()
-    error = RuntimeError("raised nowhere")
-    assert offender(BalanceLeaders(), error, context) is None
-    assert offender(ZkPartitionReassignment(), error, context) == "/admin/reassign_partitions"
-    assert offender(BrokerModifications(BrokerId(3)), error, context) == "/brokers/ids/3"
+def test_what_an_event_names_when_the_failure_names_nothing() -> None:
+    error = RuntimeError("a bug")
+    assert znode_concerned(BalanceLeaders(), error) is None
+    assert znode_concerned(ZkPartitionReassignment(), error) == "/admin/reassign_partitions"
+    assert znode_concerned(BrokerModifications(BrokerId(3)), error) == "/brokers/ids/3"
+    assert znode_concerned(BalanceLeaders(), ZNodeFault("/brokers/topics/t")) == "/brokers/topics/t"

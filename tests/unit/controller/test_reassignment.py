@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
@@ -271,7 +272,7 @@ async def test_not_the_controller() -> None:
         for call in (
             scenario.controller.alter_partition_reassignments({TP: None}),
             scenario.controller.list_partition_reassignments(None),
-            scenario.controller.elect_leaders(None, unclean=False),
+            scenario.controller.elect_leaders(None, UncleanElection.FORBIDDEN),
         ):
             with pytest.raises(KafkaError) as refused:
                 await call

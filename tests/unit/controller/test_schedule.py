@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from klamm.controller.events import BalanceLeaders, ControllerEvent, RetryDeletions
+from klamm.controller.events import BalanceLeaders, ControllerEvent, RetryPending
 from klamm.controller.schedule import Schedule, entries_of
 from klamm.controller.statistics import GAUGES, GROUP, TYPE
 from klamm.model.config import BrokerConfig
@@ -23,14 +23,14 @@ def test_the_clock() -> None:
         work = [False]
         config = BrokerConfig(leader_imbalance_check_interval_seconds=40)
         schedule = Schedule(
-            entries_of(config, has_work=lambda: work[0]), lambda event: happened.append((round(clock()), event))
+            entries_of(config, has_pending=lambda: work[0]), lambda event: happened.append((round(clock()), event))
         )
         schedule.start()
         await asyncio.sleep(50)
         assert happened == [(5, BalanceLeaders()), (45, BalanceLeaders())]
         work[0] = True
         await asyncio.sleep(15)
-        assert happened[2:] == [(60, RetryDeletions())]
+        assert happened[2:] == [(60, RetryPending())]
         schedule.stop()
         await asyncio.sleep(1000)
         assert len(happened) == 3
@@ -40,13 +40,13 @@ def test_the_clock() -> None:
 
 def test_what_is_off_says_so() -> None:
     off = BrokerConfig(auto_leader_rebalance_enable=False)
-    assert Schedule(entries_of(off, has_work=bool), print).describe() == (
+    assert Schedule(entries_of(off, has_pending=bool), print).describe() == (
         ("retries", "every 30 s"),
         ("leader-balance", "off: auto.leader.rebalance.enable=false"),
         ("delegation-token-expiry", "off: no master key is set"),
     )
     with_key = BrokerConfig(delegation_token_master_key="secret")
-    described = dict(Schedule(entries_of(with_key, has_work=bool), print).describe())
+    described = dict(Schedule(entries_of(with_key, has_pending=bool), print).describe())
     assert described["delegation-token-expiry"] == "off: delegation tokens are not served"
 
 

@@ -9,8 +9,9 @@ import pytest
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.decisions import leadership
 from klamm.controller.decisions.shared_rule import SharedRule, decide
-from klamm.controller.decisions.steps import Change, Keep, Rule, Write
+from klamm.controller.decisions.steps import Change, KeepState, Rule, WriteState
 from klamm.model.brokers import Broker, Endpoint, LiveBroker
+from klamm.model.elections import UncleanElection
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import Assignment, LeaderAndIsr
 
@@ -20,7 +21,7 @@ BROKERS = [BrokerId(n) for n in range(1, 6)]
 
 def some_cluster(rng: random.Random) -> ControllerContext:
     """Four of five brokers live, one shuts down; some directories failed, some topics go, some may lose data."""
-    context = ControllerContext()
+    context = ControllerContext(EPOCH)
     for broker in BROKERS[:4]:
         live = Broker(broker, (Endpoint("PLAINTEXT", "h", 1),))
         context.brokers[broker] = LiveBroker(live, BrokerEpoch(1))
@@ -35,18 +36,18 @@ def some_cluster(rng: random.Random) -> ControllerContext:
     if rng.random() < 0.7:
         context.mark_offline_dirs(BrokerId(2), rng.sample(range(180), 20))
         context.start_deleting("b")
-        context.unclean_allowed.update({"c": True, "d": False})
+        context.unclean_election.update({"c": UncleanElection.ALLOWED, "d": UncleanElection.FORBIDDEN})
     return context
 
 
 def rules_of(view: ControllerContext) -> list[Rule]:
     return [
-        leadership.offline_rule(view, EPOCH),
-        leadership.offline_rule(view, EPOCH, by_request=True),
-        leadership.controlled_shutdown_rule(view, EPOCH),
-        leadership.preferred_rule(view, EPOCH),
-        leadership.removal_rule(view, EPOCH, BrokerId(1)),
-        leadership.suspicion_rule(view, EPOCH, BrokerId(3)),
+        leadership.offline_rule(view),
+        leadership.offline_rule(view, UncleanElection.ALLOWED),
+        leadership.controlled_shutdown_rule(view),
+        leadership.preferred_rule(view),
+        leadership.removal_rule(view, BrokerId(1)),
+        leadership.suspicion_rule(view, BrokerId(3)),
     ]
 
 
@@ -62,7 +63,7 @@ def test_shared_answers_are_those_of_each(seed: int) -> None:
 
 
 def test_alike_is_asked_once_and_the_peculiar_each_time() -> None:
-    context = ControllerContext()
+    context = ControllerContext(EPOCH)
     assignment = Assignment((BrokerId(1), BrokerId(2)))
     partitions = context.add_partitions("t", dict.fromkeys(range(10), assignment))
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(0), (BrokerId(1),), EPOCH)
@@ -71,11 +72,11 @@ def test_alike_is_asked_once_and_the_peculiar_each_time() -> None:
 
     def rule(partition: PartitionIndex, seen: LeaderAndIsr) -> Change:
         asked.append(partition)
-        return Keep(seen) if partition in (3, 4) else Write(seen, ())
+        return KeepState(seen) if partition in (3, 4) else WriteState(seen, ())
 
     shared = SharedRule(context, rule, apart={3, 4})
     changes = shared.decide(partitions, [state] * 10)
-    assert [type(change) for change in changes] == [Keep if n in (3, 4) else Write for n in range(10)]
+    assert [type(change) for change in changes] == [KeepState if n in (3, 4) else WriteState for n in range(10)]
     assert asked == [0, 3, 4]
     shared.decide(partitions, [state] * 10)
     assert asked == [0, 3, 4, 3, 4]

@@ -8,8 +8,9 @@ import pytest
 
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.leadership import offline_rule, preferred_rule, replicas_offline, replicas_online
-from klamm.controller.decisions.steps import ChangeStates, Decision, Move, Rule
+from klamm.controller.decisions.steps import ChangeStates, Decision, MoveReplicas, Rule, only
 from klamm.controller.term import Term
+from klamm.model.elections import UncleanElection
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 
@@ -40,20 +41,17 @@ def partition_state(scenario: Scenario, name: TopicPartition = T0) -> PartitionS
 
 
 async def run(scenario: Scenario, decision: Decision) -> list[str]:
-    await term_of(scenario).runner.run(decision)
+    await term_of(scenario).runner.run(decision, "test")
     await scenario.settle()
     return scenario.talk()
 
 
 async def move_replica(scenario: Scenario, broker: int, to: ReplicaState) -> list[str]:
-    return await run(
-        scenario, iter([Move(cause="test", replicas={BrokerId(broker): [index_of(scenario)]}, replica_to=to)])
-    )
+    return await run(scenario, only(MoveReplicas({BrokerId(broker): [index_of(scenario)]}, to)))
 
 
 async def to_online(scenario: Scenario, rule: Rule) -> list[str]:
-    step = ChangeStates(cause="test", partitions=[index_of(scenario)], rule=rule, partition_to=PartitionState.ONLINE)
-    return await run(scenario, iter([step]))
+    return await run(scenario, only(ChangeStates([index_of(scenario)], rule, to=PartitionState.ONLINE)))
 
 
 async def with_topic(scenario: Scenario, *replicas: Sequence[int]) -> None:
@@ -81,7 +79,7 @@ async def test_the_preferred_strategy_writes_a_new_epoch_even_for_the_same_leade
         await with_topic(scenario, [5])
         scenario.put_state("t", 0, 5, 3, [5], 5)  # unknown to the context: the state is read again
         term = term_of(scenario)
-        talk = await to_online(scenario, preferred_rule(term.context, term.epoch))
+        talk = await to_online(scenario, preferred_rule(term.context))
         assert scenario.state("t", 0) == (5, 4, [5], 2)
         assert requests(talk, 5)[0] == "LeaderAndIsr {t-0 leader 5 e4 isr [5] v2}"
         assert partition_state(scenario) is PartitionState.ONLINE
@@ -112,7 +110,7 @@ async def test_unclean_by_the_caller_does_not_look_at_the_configuration() -> Non
         scenario.zk.put("/config/topics/t", "nobody could read this")
         skipped = len(scenario.sink.decisions("znode-skipped"))
         term = term_of(scenario)
-        talk = await to_online(scenario, offline_rule(term.context, term.epoch, by_request=True))
+        talk = await to_online(scenario, offline_rule(term.context, UncleanElection.ALLOWED))
         assert scenario.state("t", 0)[:3] == (2, 3, [2])
         assert [line for line in talk if "LeaderAndIsr" in line] == ["2 <- LeaderAndIsr {t-0 leader 2 e3 isr [2] v3}"]
         assert len(scenario.sink.decisions("znode-skipped")) == skipped
@@ -182,7 +180,7 @@ async def test_a_new_replica_without_leader_goes_offline() -> None:
         await move_replica(scenario, 1, ReplicaState.NEW)
         term = term_of(scenario)
         gone = {BrokerId(1): [index_of(scenario)]}
-        talk = await run(scenario, replicas_offline(term.context, term.epoch, gone, "test"))
+        talk = await run(scenario, replicas_offline(term.context, gone))
         live = "UpdateMetadata {} live [1, 2, 9]"
         assert talk == [f"1 <- {live}", "1 <- StopReplica2 t-0 e-1", f"2 <- {live}", f"9 <- {live}"]
         assert replica_state(scenario, 1) is ReplicaState.OFFLINE
@@ -194,7 +192,7 @@ async def test_the_leader_goes_offline_and_comes_back() -> None:
     async with Scenario().running(5, 6) as scenario:
         await with_topic(scenario, [5, 6])
         term, here = term_of(scenario), {BrokerId(5): [index_of(scenario)]}
-        talk = await run(scenario, replicas_offline(term.context, term.epoch, here, "test"))
+        talk = await run(scenario, replicas_offline(term.context, here))
         assert scenario.state("t", 0) == (-1, 1, [6], 1)
         assert "StopReplica2 t-0 e-1" in requests(talk, 5)
         told = [line for line in talk if "LeaderAndIsr" in line]
@@ -204,7 +202,7 @@ async def test_the_leader_goes_offline_and_comes_back() -> None:
         assert (known.leader, known.leader_epoch, known.isr) == (-1, 1, (6,))
         assert replica_state(scenario, 5) is ReplicaState.OFFLINE
 
-        talk = await run(scenario, replicas_online(term.context, here, "test"))
+        talk = await run(scenario, replicas_online(term.context, here))
         assert [line for line in talk if "LeaderAndIsr" in line] == ["5 <- LeaderAndIsr {t-0 leader -1 e1 isr [6] v1}"]
         assert replica_state(scenario, 5) is ReplicaState.ONLINE
 
@@ -216,7 +214,7 @@ async def test_a_replica_that_failed_to_be_deleted_may_come_back() -> None:
         term, here = term_of(scenario), {BrokerId(2): [index_of(scenario)]}
         for state in (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE):
             await move_replica(scenario, 2, state)
-        talk = await run(scenario, replicas_online(term.context, here, "test"))
+        talk = await run(scenario, replicas_online(term.context, here))
         told = [line for line in talk if "LeaderAndIsr" in line]
         assert told == ["2 <- LeaderAndIsr {t-0 leader 1 e0 isr [1, 2] v0}"]
         for state in (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE):

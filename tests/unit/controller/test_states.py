@@ -15,7 +15,7 @@ from klamm.controller.context.states import (
     PartitionState,
     ReplicaState,
 )
-from klamm.model.ids import BrokerId
+from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.model.partition import Assignment
 
 P, R = PartitionState, ReplicaState
@@ -50,7 +50,7 @@ ALLOWED_REPLICA = {
 
 
 def partition_in(state: PartitionState) -> ControllerContext:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     context.add_partitions("t", {0: Assignment((BrokerId(1),))})
     path = {P.NON_EXISTENT: [], P.NEW: [P.NEW], P.ONLINE: [P.NEW, P.ONLINE], P.OFFLINE: [P.NEW, P.OFFLINE]}
     for step in path[state]:
@@ -59,7 +59,7 @@ def partition_in(state: PartitionState) -> ControllerContext:
 
 
 def replica_in(state: ReplicaState) -> ControllerContext:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     context.add_partitions("t", {0: Assignment((BrokerId(1),))})
     online, offline = [R.NEW, R.ONLINE], [R.NEW, R.OFFLINE]
     path = {
@@ -122,7 +122,7 @@ def test_the_tables_read_backwards_say_the_same() -> None:
 
 @pytest.mark.case("PSM-15")
 def test_the_offline_gauge_follows_the_moves() -> None:
-    context = ControllerContext()
+    context = ControllerContext(ControllerEpoch(5))
     ids = context.add_partitions("t", {n: Assignment((BrokerId(1),)) for n in range(4)})
     context.move_partitions(ids, P.NEW)
     context.move_partitions(ids, P.OFFLINE)

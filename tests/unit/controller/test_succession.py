@@ -177,7 +177,7 @@ def played(
 
 
 @played(2)
-async def test_candidates_run_first_and_take_the_office_back(brokers: Brokers) -> None:
+async def test_candidates_run_first_and_take_over_again(brokers: Brokers) -> None:
     await brokers.start(1)
     brokers.assert_led_by(1)  # no candidate is alive: at once
     await brokers.start(2, 3)
@@ -185,7 +185,7 @@ async def test_candidates_run_first_and_take_the_office_back(brokers: Brokers) -
     brokers.assert_led_by(1)  # it must be up for the settle time
     await asyncio.sleep(1)
     brokers.assert_led_by(2)
-    assert brokers.causes(2) == ["candidate, and broker 1 is none"]
+    assert brokers.causes(2) == ["a candidate replaces broker 1, which is not one"]
     # The candidate dies: none is left, so the election is tried again at once.
     await brokers.kill(2)
     await asyncio.sleep(0.1)
@@ -248,7 +248,7 @@ async def test_candidates_may_come_later_and_be_junk(brokers: Brokers) -> None:
     await asyncio.sleep(10)
     brokers.assert_led_by(1)  # a name that is no number is no preference
     (skipped,) = brokers.nodes[2].sink.decisions("znode-skipped")
-    assert (skipped.cause, skipped.detail) == ("/config/extension/candidates/two", "its name is no broker id")
+    assert (skipped.cause, skipped.detail) == ("/config/extension/candidates/two", "its name is not a broker id")
     brokers.prefer(2)
     await asyncio.sleep(3.5)
     brokers.assert_led_by(2)
@@ -271,7 +271,7 @@ async def test_a_candidate_takes_over_from_a_jvm_controller(brokers: Brokers) ->
 
 
 @played()
-async def test_an_operator_moves_the_office(brokers: Brokers) -> None:
+async def test_an_operator_moves_the_controller(brokers: Brokers) -> None:
     brokers.jvm(1)
     await brokers.start(2, 3)
     brokers.outside.zk.put("/config/extension/controller_move", '{"version":1,"broker":3}', owner=555)
@@ -398,4 +398,4 @@ async def test_a_broken_registration_brings_nobody_down(brokers: Brokers) -> Non
 
 
 def healed(metrics: MetricsRegistry) -> float:
-    return metrics.value("klamm.controller", "Office", "HealedPerSec")
+    return metrics.value("klamm.controller", "ControllerElection", "HealedPerSec")

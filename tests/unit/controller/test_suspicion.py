@@ -12,12 +12,12 @@ from klamm.controller.liveness.suspicion import (
     REMIND_EVERY,
     UNHARMED,
     Evidence,
-    Hearing,
+    Observation,
     objection,
 )
 from klamm.model.ids import BrokerEpoch
 
-GUILTY = Hearing(
+GUILTY = Observation(
     evidence=BROKEN.refused(10.0).refused(10.1),
     now=10.15,
     epoch=BrokerEpoch(7),
@@ -48,7 +48,7 @@ def test_all_four_guards_passed() -> None:
         (GUILTY._replace(brokers=2), "1 of 2"),
     ],
 )
-def test_one_guard_is_enough_to_let_it_off(seen: Hearing, why: str) -> None:
+def test_one_guard_is_enough_to_let_it_off(seen: Observation, why: str) -> None:
     assert why in objection(seen)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import RequestContext
@@ -37,8 +38,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     try:
         if not services.may(context, Operation.ALTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        unclean = _is_unclean(version, request)
-        elected = await services.controller.elect_leaders(asked, unclean=unclean)
+        elected = await services.controller.elect_leaders(asked, _unclean(version, request))
         results = await _wait_for_leaders(services, context, elected, request.timeout_ms)
     except KafkaError as error:
         refused = error
@@ -55,11 +55,11 @@ def _topic(topic: str, results: Sequence[tuple[TopicPartition, KafkaError | None
     return _TOPIC(topic=topic, partition_result=partitions)
 
 
-def _is_unclean(version: int, request: Any) -> bool:
+def _unclean(version: int, request: Any) -> UncleanElection:
     kind = request.election_type if version >= VERSION_ELECTION_TYPE else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
-    return bool(kind == UNCLEAN)
+    return UncleanElection(kind == UNCLEAN)
 
 
 async def _wait_for_leaders(

@@ -1,1 +1,1 @@
-"""What the controller knows: partitions in columns, replica states, and the tables of legal transitions."""
+"""What the controller knows: partitions in columns, replica states, and the table of legal transitions."""

@@ -2,10 +2,11 @@
 
 A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
 lists; partition states are one bytearray, replica states one per broker (`replicas`). Only the consumer of the event
-queue changes a context, and only after ZooKeeper took the change. Counters and indexes move with the change: nothing
-here, and nothing that handles an event, scans all partitions.
+queue changes a context, and only after ZooKeeper took the change. Counters and indexes are updated with each change:
+neither the context nor the handling of an event scans all partitions.
 
-An id is valid within one event: a deleted topic's ids are used again, so whatever outlives the event holds names.
+A partition's index is valid within one event: the indexes of a deleted topic are used again, so anything that outlives
+the event holds names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from klamm.controller.context.replica_states import Replicas
 from klamm.controller.context.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState, legal
 from klamm.controller.context.states import PartitionIndex as PartitionIndex
 from klamm.model.brokers import LiveBroker
-from klamm.model.ids import NO_LEADER, BrokerId, TopicPartition
+from klamm.model.elections import UncleanElection
+from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 
 INTERNED_MAX = 200_000
@@ -28,7 +30,7 @@ _LABELS = [state.label for state in PartitionState]
 
 
 class Counts(NamedTuple):
-    """The gauges of the active controller, under Kafka's names; suspects are ours."""
+    """The gauges of the active controller. All have Kafka's names except suspects, which Kafka does not know."""
 
     topics: int = 0
     partitions: int = 0
@@ -43,7 +45,7 @@ class Counts(NamedTuple):
 
 class Columns(NamedTuple):
     """The columns themselves, for loops over tens of thousands of partitions: a call per partition and column costs
-    more than the work. To be read, within one event."""
+    more than the work. Read only, and only within one event."""
 
     topic: Sequence[str]
     number: Sequence[int]
@@ -53,31 +55,33 @@ class Columns(NamedTuple):
 
 
 class ControllerContext:
-    def __init__(self) -> None:
+    def __init__(self, controller_epoch: ControllerEpoch) -> None:
+        self.controller_epoch: Final = controller_epoch
         self.brokers: dict[BrokerId, LiveBroker] = {}
-        """Registered, those that are shutting down included: they receive requests."""
+        """Registered brokers. Those that are shutting down are included, since they still receive requests."""
         self.shutting_down: set[BrokerId] = set()
         self.suspects: set[BrokerId] = set()
-        """Registered, but gone by all signs (`suspicion`): they may not lead, nor count as alive for anything else."""
+        """Registered brokers that show every sign of being gone (see `suspicion`). They count as dead for everything.
+        """
         self.offline_dirs: dict[BrokerId, set[PartitionIndex]] = {}
-        """Replicas that their broker reported on a failed log directory."""
+        """Replicas that their broker reported to be on a failed log directory."""
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
         self.unreadable: set[PartitionIndex] = set()
-        """Partitions whose state znode is there but could not be read: without a state here, yet somewhere in sync."""
+        """Partitions whose state znode exists but could not be read: they have no state here, but an ISR."""
         self.held: set[str] = set()
-        """Of those, the ones in which a new controller found a dead replica: nobody is asked again to delete his until
-        a broker that holds one starts."""
+        """Topics in `deleting` in which a new controller found a dead replica. Their brokers are not asked again to
+        delete replicas until a broker that holds one starts."""
 
         self.reassigning: set[PartitionIndex] = set()
         """Partitions whose assignment adds or removes replicas."""
 
-        self.unclean_allowed: dict[str, bool] = {}
-        """Of topics whose configuration was looked at, because no replica in their ISR lived."""
+        self.unclean_election: dict[str, UncleanElection] = {}
+        """For topics whose configuration was read because no member of their ISR was alive."""
 
         self._topics: dict[str, dict[int, PartitionIndex]] = {}
         self.topic_ids: dict[str, str] = {}
-        """`topic_id` of znodes that have one: written back as found (KAFKA-12835)."""
+        """The `topic_id` of znodes that have one; it is written back as found (KAFKA-12835)."""
         self._topic: list[str] = []
         self._number: array[int] = array("i")
         self._state: list[LeaderAndIsr | None] = []
@@ -99,7 +103,7 @@ class ControllerContext:
 
     @property
     def live(self) -> frozenset[BrokerId]:
-        """Registered, not shutting down, not suspect: who may lead. Ask once per decision, not per partition."""
+        """Brokers that may lead: registered, not shutting down, not suspect. Ask once per decision."""
         return frozenset(self.brokers.keys() - self.shutting_down - self.suspects)
 
     def is_live(self, broker: BrokerId) -> bool:
@@ -109,7 +113,7 @@ class ControllerContext:
         return self.is_live(broker) and partition not in self.offline_dirs.get(broker, ())
 
     def live_for(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> frozenset[BrokerId]:
-        """`live` without brokers whose replica of this partition sits on a failed directory."""
+        """`live` without brokers whose replica of this partition is on a failed log directory."""
         if not self.offline_dirs:
             return live
         return frozenset(broker for broker in live if partition not in self.offline_dirs.get(broker, ()))
@@ -127,7 +131,7 @@ class ControllerContext:
         return list(self._topics.get(topic, {}).values())
 
     def all_partitions(self) -> Iterator[PartitionIndex]:
-        """Grouped by topic. For fail-over, and for a new broker that must be told everything."""
+        """Grouped by topic. For fail-over, and for a new broker that must receive all metadata."""
         for numbers in self._topics.values():
             yield from numbers.values()
 
@@ -143,7 +147,7 @@ class ControllerContext:
     # --- columns ---
 
     def state_of(self, partition: PartitionIndex) -> LeaderAndIsr | None:
-        """Leadership info; None before the partition was initialised."""
+        """None before the partition has its first leader."""
         return self._state[partition]
 
     def leader_of(self, partition: PartitionIndex) -> BrokerId:
@@ -160,11 +164,11 @@ class ControllerContext:
         return PartitionState(self._partition_state[partition])
 
     def partition_labels_of(self, partitions: Iterable[PartitionIndex]) -> list[str]:
-        """For records, of which a decision may make 60,000."""
+        """For state-change records, of which one decision may make 60,000."""
         return list(map(_LABELS.__getitem__, map(self._partition_state.__getitem__, partitions)))
 
     def shared_by(self, broker: BrokerId) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
-        """Partitions on `broker` that others hold too, led and followed by it; not those being deleted."""
+        """Partitions that `broker` leads and follows, without those on no other broker and those being deleted."""
         led: list[PartitionIndex] = []
         followed: list[PartitionIndex] = []
         states, assigned, topics, deleting = self._state, self._assigned, self._topic, self.deleting
@@ -175,14 +179,15 @@ class ControllerContext:
             (led if state.leader == broker else followed).append(i)
         return led, followed
 
-    def told_when_online(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
-        """Who hears LeaderAndIsr on becoming OnlineReplica: known leadership, and not New, which was told already."""
+    def known_to(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> list[PartitionIndex]:
+        """Partitions to send in LeaderAndIsr when their replicas on `broker` become OnlineReplica: those with known
+        leadership that are not New, since a New replica has already received it."""
         column, states = self.replicas.states_on(broker), self._state
-        told = REPLICA_MAY_ENTER[ReplicaState.ONLINE] - {ReplicaState.NEW}
-        return [i for i in partitions if column[i] in told and states[i] is not None]
+        known = REPLICA_MAY_ENTER[ReplicaState.ONLINE] - {ReplicaState.NEW}
+        return [i for i in partitions if column[i] in known and states[i] is not None]
 
     def replicas_in(self, topic: str, *wanted: ReplicaState) -> dict[BrokerId, list[PartitionIndex]]:
-        """Replicas of a topic by broker, in one of these states."""
+        """Replicas of a topic that are in one of these states, by broker."""
         found: dict[BrokerId, list[PartitionIndex]] = {}
         for partition in self._topics.get(topic, {}).values():
             for broker in self._assigned[partition].replicas:
@@ -191,31 +196,31 @@ class ControllerContext:
         return dict(sorted(found.items()))
 
     def leaderless(self) -> list[PartitionIndex]:
-        """New and Offline partitions, without topics queued for deletion: what the next trigger tries to elect."""
+        """New and Offline partitions that are not being deleted: the next trigger tries to elect their leaders."""
         if not self.deleting:
             return sorted(self._leaderless)
         return sorted(i for i in self._leaderless if not self.is_leaving(i))
 
     def peculiar(self) -> set[PartitionIndex]:
-        """Partitions about which state and assignment do not say everything: a replica on a failed directory, or a
-        topic queued for deletion. Mostly none."""
+        """Partitions whose state and assignment do not say everything: a replica is on a failed log directory, or the
+        topic is queued for deletion. Usually there are none."""
         found = set[PartitionIndex]().union(*self.offline_dirs.values())
         return found.union(*(self._topics.get(topic, {}).values() for topic in self.deleting))
 
     def split_by_state(
         self, partitions: Sequence[PartitionIndex], state: PartitionState
     ) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
-        """Those in `state`, and the others."""
+        """Partitions in `state`, and the others."""
         column, value = self._partition_state, int(state)
         return [i for i in partitions if column[i] == value], [i for i in partitions if column[i] != value]
 
     def is_leaving(self, partition: PartitionIndex) -> bool:
-        """Its topic is queued for deletion: no elections, no ISR upkeep. But one that is being reassigned has to arrive
-        first, for which it needs a leader: without one, deletion and reassignment would wait for each other for ever.
+        """Its topic is queued for deletion: no elections, no ISR changes. A partition that is being reassigned does not
+        count: its reassignment must complete first and needs a leader, else the two would wait for each other for ever.
         """
         return self._topic[partition] in self.deleting and partition not in self.reassigning
 
-    # --- changes: called after ZooKeeper took them ---
+    # --- changes, made after ZooKeeper took them ---
 
     def add_topic(self, topic: str, topic_id: str | None = None) -> None:
         self._topics.setdefault(topic, {})
@@ -223,19 +228,19 @@ class ControllerContext:
             self.topic_ids[topic] = topic_id
 
     def add_partitions(self, topic: str, assignments: Mapping[int, Assignment]) -> list[PartitionIndex]:
-        """New to the context, in state NonExistent and without leadership info. Ids in order of their numbers."""
+        """Add partitions in state NonExistent, without leader. Returns their indexes in order of their numbers."""
         return self.add_all({topic: assignments})
 
     def add_all(self, topics: Mapping[str, Mapping[int, Assignment]]) -> list[PartitionIndex]:
-        """The same of many topics at once: their partitions have assignments in common."""
+        """The same for many topics at once, whose partitions share assignments."""
         added: list[PartitionIndex] = []
         assigned: list[Assignment] = []
         for topic, assignments in topics.items():
             known, numbers = self._topics.setdefault(topic, {}), sorted(assignments)
-            assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is known"
-            ids = self._take_ids(topic, numbers)
-            known.update(zip(numbers, ids, strict=True))
-            added += ids
+            assert known.keys().isdisjoint(numbers), f"{topic}: one of {numbers[:5]}... is already known"
+            indexes = self._take_indexes(topic, numbers)
+            known.update(zip(numbers, indexes, strict=True))
+            added += indexes
             assigned += map(assignments.__getitem__, numbers)
         self._assign(added, assigned)
         return added
@@ -253,7 +258,7 @@ class ControllerContext:
         for partition in self._topics.pop(topic, {}).values():
             self._forget(partition)
         self.topic_ids.pop(topic, None)
-        self.unclean_allowed.pop(topic, None)
+        self.unclean_election.pop(topic, None)
 
     def put_state(self, partition: PartitionIndex, state: LeaderAndIsr, zk_version: int) -> None:
         self.put_states((partition,), (state,), (zk_version,))
@@ -261,9 +266,9 @@ class ControllerContext:
     def put_states(
         self, partitions: Sequence[PartitionIndex], states: Sequence[LeaderAndIsr], zk_versions: Sequence[int]
     ) -> None:
-        """Different partitions. States that are one object are interned once."""
+        """No partition may occur twice. States that are one object are interned once."""
         if len(self._states) > INTERNED_MAX:
-            self._states.clear()  # a long reign sees many epochs; what is still in use is interned again as it comes
+            self._states.clear()  # a long term sees many epochs; states still in use are interned again
         if self.unreadable:
             self.unreadable.difference_update(partitions)
         column, versions = self._state, self._zk_version
@@ -277,7 +282,7 @@ class ControllerContext:
         self._imbalanced += self._imbalanced_among(partitions)
 
     def move_partitions(self, partitions: Sequence[PartitionIndex], to: PartitionState) -> list[PartitionIndex]:
-        """Returns those whose transition the table refuses: they stay as they were."""
+        """Returns the partitions whose transition the table refuses; they stay in their state."""
         legal, refused = self.may_move_partitions(partitions, to)
         column, value = self._partition_state, int(to)
         self._offline -= list(map(column.__getitem__, legal)).count(PartitionState.OFFLINE)
@@ -297,7 +302,7 @@ class ControllerContext:
         return legal(partitions, self._partition_state, PARTITION_MAY_ENTER[to])
 
     def load_states(self, partitions: Sequence[PartitionIndex], live: frozenset[BrokerId]) -> None:
-        """First states after a load: outside the tables, because nothing moved; this is what a new controller finds."""
+        """Set the first states after a load. The table of transitions does not apply, because nothing moved."""
         new, online, offline = int(PartitionState.NEW), int(PartitionState.ONLINE), int(PartitionState.OFFLINE)
         column, states, leaderless = self._partition_state, self._state, self._leaderless
         for partition in partitions:
@@ -312,7 +317,7 @@ class ControllerContext:
     def start_deleting(self, topic: str) -> None:
         if topic in self.deleting:
             return
-        # Subtracted once, here; while the topic is queued its changes do not count (KAFKA-13572).
+        # Subtracted once, here: while the topic is queued, its changes are not counted (KAFKA-13572).
         self._imbalanced -= sum(self._counts_as_imbalanced(i) for i in self._topics[topic].values())
         self.deleting.add(topic)
 
@@ -324,7 +329,7 @@ class ControllerContext:
         self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
 
     def hold_deletions(self) -> None:
-        """At fail-over."""
+        """Called at fail-over."""
         self.held.update(topic for topic in self.deleting if self.dead_in(topic))
 
     def release_deletions(self, started: Iterable[BrokerId]) -> None:
@@ -332,7 +337,7 @@ class ControllerContext:
         self.held.difference_update([self._topic[i] for i in held])
 
     def dead_in(self, topic: str) -> list[BrokerId]:
-        """Brokers that hold a replica of it and do not live."""
+        """Dead brokers that hold a replica of the topic."""
         assigned = {b for i in self._topics.get(topic, {}).values() for b in self._assigned[i].replicas}
         return sorted(broker for broker in assigned if not self.is_live(broker))
 
@@ -340,8 +345,8 @@ class ControllerContext:
         self.offline_dirs.setdefault(broker, set()).update(partitions)
 
     def clear(self) -> None:
-        """At the end of a term, so that the memory is given back at once: what a new term loads is kept out of the
-        garbage collector's sight (`gc.freeze`), and parts of a term that refer to each other would keep this."""
+        """Free the memory at once, at the end of a term. The garbage collector does not see what a term has loaded
+        (`gc.freeze`), and parts of a term that refer to each other would keep it alive."""
         for part in vars(self).values():
             if isinstance(part, dict | set | list | bytearray):
                 part.clear()
@@ -351,7 +356,7 @@ class ControllerContext:
         self._partitions_with_state = self._offline = self._imbalanced = 0
 
     def counts(self) -> Counts:
-        """The expensive ones range over the topics being deleted only."""
+        """Only topics being deleted are scanned."""
         replicas_to_delete = replicas_ineligible = topics_ineligible = 0
         for topic in self.deleting:
             stuck = 0
@@ -374,7 +379,7 @@ class ControllerContext:
         )
 
     def sizes(self) -> dict[str, int]:
-        """For the record of a decision."""
+        """Counts for the record of a decision."""
         return {"brokers": len(self.brokers), "topics": len(self._topics), "partitions": self._partitions_with_state}
 
     # --- inside ---
@@ -386,7 +391,7 @@ class ControllerContext:
         assignment = self._assigned[partition]
         preferred = assignment.replicas[0] if assignment.replicas else NO_LEADER
         if preferred in assignment.adding and preferred not in state.isr:
-            return False  # it cannot lead yet, so nothing is out of balance
+            return False  # it cannot lead yet
         return state.leader != preferred
 
     def _imbalanced_among(self, partitions: Sequence[PartitionIndex]) -> int:
@@ -399,8 +404,8 @@ class ControllerContext:
                 imbalanced += 1
         return imbalanced
 
-    def _take_ids(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
-        """Freed ones first; for the rest every column grows once."""
+    def _take_indexes(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
+        """Indexes that are free come first; for the rest every column grows once."""
         free = self._free
         taken = [free.pop() for _ in range(min(len(free), len(numbers)))]
         for partition, number in zip(taken, numbers, strict=False):
@@ -419,7 +424,7 @@ class ControllerContext:
         return taken
 
     def _assign(self, partitions: Sequence[PartitionIndex], assignments: Sequence[Assignment]) -> None:
-        """Assignments that are one object are interned once, and their partitions go into the index at once."""
+        """Assignments that are one object are interned once, and their partitions are indexed together."""
         column, alike = self._assigned, dict[int, list[PartitionIndex]]()
         for partition, assignment in zip(partitions, assignments, strict=True):
             column[partition] = assignment

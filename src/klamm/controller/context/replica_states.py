@@ -1,6 +1,6 @@
-"""Which broker holds which partitions, by their assignments, and in which state each replica is: one column a broker.
+"""Which partitions each broker holds by assignment, and the state of each replica: one column per broker.
 
-A replica may have a state where no assignment names it: one that a reassignment removed, while it is being stopped and
+A replica may have a state although no assignment names it: a reassignment removed it, and it is being stopped and
 deleted. Like the rest of the context this changes only after ZooKeeper took the change.
 """
 
@@ -22,11 +22,11 @@ class Replicas:
 
     @property
     def brokers(self) -> list[BrokerId]:
-        """Every broker that some partition is assigned to, alive or not."""
+        """Every broker that has a partition assigned, alive or not."""
         return sorted(broker for broker, partitions in self._on.items() if partitions)
 
     def on(self, broker: BrokerId) -> list[PartitionIndex]:
-        """In order of their ids."""
+        """In order of their indexes."""
         return sorted(self._on.get(broker, ()))
 
     def state_of(self, partition: PartitionIndex, broker: BrokerId) -> ReplicaState:
@@ -34,37 +34,37 @@ class Replicas:
         return ReplicaState.NON_EXISTENT if column is None else ReplicaState(column[partition])
 
     def states_on(self, broker: BrokerId) -> Sequence[int]:
-        """The column itself, to be read within one event."""
+        """The column itself. Read only, and only within one event."""
         return self._column(broker)
 
     def may_move(
         self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState
     ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-        """Legal and refused, before anything is written for them."""
+        """Partitions whose transition is legal, and those whose transition is refused."""
         return legal(partitions, self._column(broker), REPLICA_MAY_ENTER[to])
 
     # --- changes ---
 
     def move(self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState) -> list[PartitionIndex]:
-        """Returns those whose transition the table refuses: they stay as they were."""
+        """Returns the partitions whose transition the table refuses; they stay in their state."""
         moving, refused = self.may_move(broker, partitions, to)
         self.load(broker, moving, to)
         return refused
 
     def load(self, broker: BrokerId, partitions: Iterable[PartitionIndex], found: ReplicaState) -> None:
-        """First states after a load: outside the table, because nothing moved."""
+        """Set the first states after a load. The table of transitions does not apply, because nothing moved."""
         column, value = self._column(broker), int(found)
         for partition in partitions:
             column[partition] = value
 
     def grow(self, count: int) -> None:
-        """So many partitions more, with no replica yet."""
+        """Make room for this many more partitions."""
         self._partitions += count
         for column in self._columns.values():
             column += _NON_EXISTENT * count
 
     def assign(self, partitions: Sequence[PartitionIndex], brokers: Iterable[BrokerId]) -> None:
-        """Partitions that the same brokers hold."""
+        """Partitions that are assigned to the same brokers."""
         for broker in brokers:
             on = self._on.get(broker)
             if on is None:
@@ -77,7 +77,7 @@ class Replicas:
             self._on[broker].discard(partition)
 
     def forget(self, partition: PartitionIndex) -> None:
-        """It is gone, and its id is for another."""
+        """The partition is gone; its index will be used for another."""
         for column in self._columns.values():
             column[partition] = ReplicaState.NON_EXISTENT
 

@@ -1,7 +1,6 @@
-"""Partition and replica states, and which may follow which: the machine, the documentation and the tests read this
-table.
+"""Partition and replica states, and the table of legal transitions that the code and the tests read.
 
-A transition that the table does not allow is refused and logged; the others of the same call go on. Values are the
+A transition that the table does not allow is refused and logged; others in the same call go on. The values are the
 bytes that Kafka gives the states (PartitionStateMachine, ReplicaStateMachine), so a column is a bytearray.
 """
 
@@ -17,15 +16,15 @@ PartitionIndex = int
 
 class PartitionState(IntEnum):
     NEW = 0
-    """Known, but nobody was ever asked to lead: there is no state znode."""
+    """Known, but without a state znode: it has never had a leader."""
     ONLINE = 1
     OFFLINE = 2
-    """Without a leader that lives. Memory only: ZooKeeper still names the dead leader."""
+    """Without a live leader. In memory only: ZooKeeper still names the dead one."""
     NON_EXISTENT = 3
 
     @property
     def label(self) -> str:
-        """As the state-change log of Kafka spells it."""
+        """As Kafka's state-change log spells it."""
         return _PARTITION_LABELS[self]
 
 
@@ -52,7 +51,7 @@ PARTITION_MAY_FOLLOW: Final[Mapping[PartitionState, frozenset[PartitionState]]] 
     PartitionState.ONLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE}),
     PartitionState.OFFLINE: frozenset({PartitionState.ONLINE, PartitionState.OFFLINE, PartitionState.NON_EXISTENT}),
 }
-"""What may follow a state."""
+"""The states that may follow each state."""
 
 REPLICA_MAY_FOLLOW: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
     ReplicaState.NON_EXISTENT: frozenset({ReplicaState.NEW}),
@@ -75,7 +74,7 @@ PARTITION_MAY_ENTER: Final[Mapping[PartitionState, frozenset[int]]] = {
     target: frozenset(int(state) for state, followers in PARTITION_MAY_FOLLOW.items() if target in followers)
     for target in PartitionState
 }
-"""The same table read backwards, for loops over a column: from which bytes a state may be entered."""
+"""The same table inverted, for loops over a column: the bytes from which each state may be entered."""
 
 REPLICA_MAY_ENTER: Final[Mapping[ReplicaState, frozenset[int]]] = {
     target: frozenset(int(state) for state, followers in REPLICA_MAY_FOLLOW.items() if target in followers)
@@ -86,8 +85,8 @@ REPLICA_MAY_ENTER: Final[Mapping[ReplicaState, frozenset[int]]] = {
 def legal(
     partitions: Sequence[PartitionIndex], column: bytearray, may_enter: frozenset[int]
 ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-    """Those whose transition the table allows, and those that it refuses. Mostly all may: then their states, of which
-    there are few different ones, are in the table."""
+    """Partitions whose transition the table allows, and those that it refuses. Usually it allows all, which one
+    comparison of sets shows."""
     if may_enter.issuperset(map(column.__getitem__, partitions)):
         return partitions, []
     allowed: list[PartitionIndex] = []

@@ -1,22 +1,29 @@
-"""Membership: brokers that came, died, or bounced (the same id with a larger epoch), and endpoints that changed.
+"""Membership: brokers that started, died or bounced (the same id with a larger epoch), and endpoints that changed.
 
-Order within one change, as Kafka's: the new ones, the bounced ones (failure, then start), the dead ones. Reads happen
-before; what was read comes in as `registered`. A suspect (`suspicion`) is half a dead one: it loses what others of the
-ISR can take over, at once; the rest of the failure procedure follows when its session ends, and finds that done.
+The order within one change is Kafka's: new brokers, bounced ones (failure, then start), dead ones. The registrations
+are read before the decision. A suspect (see `suspicion`) is treated as half dead: it loses at once what other members
+of the ISR can take over; the rest of the failure procedure follows when its session ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.deletion import fail_deletion, resume_deletions
 from klamm.controller.decisions.leadership import elect_leaderless, replicas_offline, replicas_online, suspicion_rule
-from klamm.controller.decisions.steps import ChangeStates, Decision, Move
+from klamm.controller.decisions.steps import (
+    ChangeStates,
+    Decision,
+    MovePartitions,
+    MoveReplicas,
+    ReplicasByBroker,
+    SendMetadata,
+)
 from klamm.model.brokers import LiveBroker
-from klamm.model.ids import BrokerId, ControllerEpoch
+from klamm.model.ids import BrokerId
 
 
 class Membership(NamedTuple):
@@ -42,45 +49,30 @@ def compare(known: Mapping[BrokerId, LiveBroker], registered: Mapping[BrokerId, 
     )
 
 
-def on_broker_startup(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    started: Sequence[BrokerId],
-    cause: str,
-) -> Decision:
-    """The brokers are in the context already.
+def on_broker_startup(view: ControllerContext, started: Sequence[BrokerId]) -> Decision:
+    """The brokers are already in the context.
 
-    1. Tell the others who is alive; 2. tell the new ones everything; 3. their replicas go online (LeaderAndIsr, which a
-    follower refuses from a leader it does not know as alive: hence 1 and 2 first); 4. elect what had no leader;
-    5. deletions that waited for one of them go on.
+    1. The other brokers learn who is alive; 2. the started ones receive all metadata; 3. their replicas go online
+    (after 1 and 2, because a follower refuses LeaderAndIsr from a leader that it does not know as alive); 4. partitions
+    without a leader get an election; 5. deletions that waited for one of the brokers resume.
     """
     others = sorted(view.brokers.keys() - set(started))
-    yield Move(cause=cause, metadata=(), metadata_to=others)
-    # Topics being deleted too: one that was away, but not restarted, may have them in its cache, and hears to forget.
-    yield Move(cause=cause, metadata=view.all_partitions(), metadata_to=started)
-    yield from replicas_online(view, {broker: view.replicas.on(broker) for broker in started}, cause)
-    yield from elect_leaderless(view, controller_epoch, cause)
-    yield from resume_deletions(view, controller_epoch, cause, retry=True)
+    yield SendMetadata(to=others)
+    # Topics being deleted too: a broker that was away without restarting may still have them in its cache.
+    yield SendMetadata(view.all_partitions(), to=started)
+    yield from replicas_online(view, {broker: view.replicas.on(broker) for broker in started})
+    yield from elect_leaderless(view)
+    yield from resume_deletions(view, retry=True)
 
 
-def on_broker_failure(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    dead: Sequence[BrokerId],
-    cause: str,
-) -> Decision:
-    """The brokers have left the context already."""
-    yield from on_replicas_offline(view, controller_epoch, {broker: view.replicas.on(broker) for broker in dead}, cause)
+def on_broker_failure(view: ControllerContext, dead: Sequence[BrokerId]) -> Decision:
+    """The brokers have already left the context."""
+    yield from on_replicas_offline(view, {broker: view.replicas.on(broker) for broker in dead})
 
 
-def on_replicas_offline(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    replicas: Mapping[BrokerId, Sequence[PartitionIndex]],
-    cause: str,
-) -> Decision:
-    """1. Partitions that lost their leader go offline; 2. elect; 3. the replicas leave the ISRs; 4. deletions of these
-    replicas fail; 5. everybody hears who is alive, even if no partition changed (KAFKA-13225)."""
+def on_replicas_offline(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
+    """1. Partitions that lost their leader go offline; 2. elections; 3. the replicas leave the ISRs; 4. deletions of
+    these replicas fail; 5. all brokers learn who is alive, even if no partition changed (KAFKA-13225)."""
     without_leader = [
         i
         for broker, partitions in sorted(replicas.items())
@@ -88,43 +80,34 @@ def on_replicas_offline(
         if view.leader_of(i) == broker and not view.is_leaving(i)
     ]
     if without_leader:
-        yield Move(cause=cause, partitions=[(without_leader, PartitionState.OFFLINE)])
-    yield from elect_leaderless(view, controller_epoch, cause)
-    yield from replicas_offline(view, controller_epoch, _outside(view, replicas), cause)
-    yield from fail_deletion(view, controller_epoch, _inside(view, replicas), cause)
-    yield Move(cause=cause, metadata=())
+        yield MovePartitions(without_leader, PartitionState.OFFLINE)
+    yield from elect_leaderless(view)
+    yield from replicas_offline(view, _staying(view, replicas))
+    yield from fail_deletion(view, _leaving(view, replicas))
+    yield SendMetadata()
 
 
-def on_broker_suspected(
-    view: ControllerContext, controller_epoch: ControllerEpoch, suspect: BrokerId, cause: str
-) -> Decision:
-    """It is among the suspects already. 1. What it leads, then what it follows, goes on without it; 2. its replicas are
-    offline. It hears nothing of this: should it live, the start-up sequence tells it all."""
+def on_broker_suspected(view: ControllerContext, suspect: BrokerId) -> Decision:
+    """The context already counts it as a suspect. 1. What it leads goes on without it, then what it follows; 2. its
+    replicas are offline. It receives nothing about this: if it is alive, the start-up sequence sends it everything."""
     held = [i for i in view.replicas.on(suspect) if not view.is_leaving(i)]
     online = [i for i in held if view.partition_state_of(i) is PartitionState.ONLINE]
     led = [i for i in online if view.leader_of(i) == suspect]
     followed = [i for i in online if view.leader_of(i) != suspect]
-    rule = suspicion_rule(view, controller_epoch, suspect)
+    rule = suspicion_rule(view, suspect)
     for partitions in (led, followed):
         if partitions:
-            yield ChangeStates(cause=cause, partitions=partitions, rule=rule)
+            yield ChangeStates(partitions, rule)
     offline, _ = view.replicas.may_move(suspect, held, ReplicaState.OFFLINE)
-    yield Move(cause=cause, replicas={suspect: offline}, replica_to=ReplicaState.OFFLINE, metadata=())
+    yield MoveReplicas({suspect: offline}, ReplicaState.OFFLINE)
+    yield SendMetadata()
 
 
-def on_endpoints_changed(cause: str) -> Decision:
-    yield Move(cause=cause, metadata=())
-
-
-def _outside(
-    view: ControllerContext, replicas: Mapping[BrokerId, Iterable[PartitionIndex]]
-) -> dict[BrokerId, list[PartitionIndex]]:
+def _staying(view: ControllerContext, replicas: ReplicasByBroker) -> dict[BrokerId, list[PartitionIndex]]:
     return {b: [i for i in ids if not view.is_leaving(i)] for b, ids in replicas.items()}
 
 
-def _inside(
-    view: ControllerContext, replicas: Mapping[BrokerId, Iterable[PartitionIndex]]
-) -> dict[BrokerId, list[PartitionIndex]]:
+def _leaving(view: ControllerContext, replicas: ReplicasByBroker) -> dict[BrokerId, list[PartitionIndex]]:
     if not view.deleting:
         return {}
     return {b: [i for i in ids if view.is_leaving(i)] for b, ids in replicas.items()}

@@ -1,14 +1,16 @@
-"""Topic deletion without a coroutine (design D15): what is left to do follows from the context, whoever asks.
+"""Topic deletion without a coroutine (design D15): what is left to do follows from the context alone.
 
-A topic queued for deletion goes through three stages, told by the states of its partitions and replicas alone:
+A topic queued for deletion goes through three stages, recognised by the states of its partitions and replicas:
 
-A. *Begin.* Its partitions go Offline, then NonExistent; brokers forget them (UpdateMetadata with leader -2).
-B. *Delete.* Replicas on live brokers go Offline, leaving the ISR, then DeletionStarted: StopReplica with delete. Those
-   on dead brokers are DeletionIneligible and wait. An answer makes a replica DeletionSuccessful, or ineligible again.
-C. *Complete.* All replicas successful: znodes children first, configuration, marker; the context forgets the topic.
+A. *Begin.* Its partitions become Offline, then NonExistent; brokers drop them (UpdateMetadata with leader -2).
+B. *Delete.* Replicas on live brokers go Offline, which removes them from the ISR, then DeletionStarted, which sends
+   StopReplica with delete. Those on dead brokers are DeletionIneligible and wait. An answer makes a replica
+   DeletionSuccessful, or ineligible again.
+C. *Complete.* All replicas are successful: delete the znodes children first, then configuration and marker; the context
+   forgets the topic.
 
-`what_is_left` is the one function that says which stage comes next, or what the topic waits for. It is asked by every
-trigger: a marker, an answer, a broker's start, fail-over, and a slow timer, which Kafka lacks.
+`what_is_left` alone says which stage comes next, or what the topic waits for. Every trigger asks it: a marker, an
+answer, a broker's start, fail-over, and a slow timer, which Kafka lacks.
 """
 
 from __future__ import annotations
@@ -19,96 +21,97 @@ from typing import NamedTuple
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.leadership import replicas_offline
-from klamm.controller.decisions.steps import Decision, Move, RemoveTopics, WriteNodes
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.controller.decisions.steps import (
+    Decision,
+    DeleteReplicas,
+    MovePartitions,
+    MoveReplicas,
+    RemoveTopics,
+    ReplicasByBroker,
+    SendMetadata,
+    WriteNodes,
+)
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Delete
 from klamm.zookeeper.znodes import delete_topics
 
 _UNTOUCHED = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
 
 
-class Stage(Enum):
+class DeletionStage(Enum):
     WAIT = "wait"
     DELETE = "delete"
     COMPLETE = "complete"
 
 
-class Left(NamedTuple):
-    stage: Stage
+class DeletionProgress(NamedTuple):
+    stage: DeletionStage
     waits_for: str = ""
-    """In words for people: what has to happen before the deletion can go on."""
+    """For people: what has to happen before the deletion can go on."""
 
 
-def what_is_left(view: ControllerContext, topic: str, *, retry: bool) -> Left:
-    """`retry`: replicas that failed before are tried again, if their broker lives."""
+def what_is_left(view: ControllerContext, topic: str, *, retry: bool) -> DeletionProgress:
+    """`retry`: replicas that failed before are tried again if their broker is alive."""
     if not view.partitions_of(topic):
-        # Its replicas are somewhere all the same, and would outlive it; a new topic of that name would find them.
-        return Left(Stage.WAIT, "its znode to name partitions: it cannot be read")
+        # Its replicas still exist somewhere. They would outlive it, and a new topic of that name would find them.
+        return _waits_for("its znode to name partitions: it cannot be read")
     moving = [i for i in view.partitions_of(topic) if view.assignment_of(i).is_being_reassigned]
     if moving:
-        return Left(Stage.WAIT, f"reassignment of {', '.join(str(view.name_of(i)) for i in moving[:5])}")
+        return _waits_for(f"reassignment of {', '.join(str(view.name_of(i)) for i in moving[:5])}")
     if topic in view.held:
-        return Left(Stage.WAIT, f"replicas on brokers {view.dead_in(topic)}, which were dead when we were elected")
+        return _waits_for(f"replicas on brokers {view.dead_in(topic)}, which were dead when we were elected")
     started = view.replicas_in(topic, ReplicaState.DELETION_STARTED)
     if started:
-        return Left(Stage.WAIT, f"answers to StopReplica from brokers {list(started)}")
+        return _waits_for(f"answers to StopReplica from brokers {list(started)}")
     failed = view.replicas_in(topic, ReplicaState.DELETION_INELIGIBLE)
     untouched = view.replicas_in(topic, *_UNTOUCHED)
     if not failed and not untouched:
-        return Left(Stage.COMPLETE)
+        return DeletionProgress(DeletionStage.COMPLETE)
     if any(view.partition_state_of(i) is not PartitionState.NON_EXISTENT for i in view.partitions_of(topic)):
-        return Left(Stage.DELETE)
+        return DeletionProgress(DeletionStage.DELETE)
     candidates = [*untouched.items(), *(failed.items() if retry else ())]
     if any(view.is_replica_online(broker, i) for broker, partitions in candidates for i in partitions):
-        return Left(Stage.DELETE)
+        return DeletionProgress(DeletionStage.DELETE)
     waiting = view.replicas_in(topic, *_UNTOUCHED, ReplicaState.DELETION_INELIGIBLE)
     dead = sorted(b for b, ids in waiting.items() if not all(view.is_replica_online(b, i) for i in ids))
     if dead:
-        return Left(Stage.WAIT, f"replicas on brokers {dead}, which are dead or have a failed log directory")
-    return Left(Stage.WAIT, f"another try: brokers {sorted(waiting)} failed to delete")
+        return _waits_for(f"replicas on brokers {dead}, which are dead or have a failed log directory")
+    return _waits_for(f"another try: brokers {sorted(waiting)} failed to delete")
+
+
+def _waits_for(what: str) -> DeletionProgress:
+    return DeletionProgress(DeletionStage.WAIT, what)
 
 
 def on_topic_deletion(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    marked: Iterable[str],
-    *,
-    enabled: bool,
-    cause: str,
-    retry: bool = False,
+    view: ControllerContext, marked: Iterable[str], *, enabled: bool, retry: bool = False
 ) -> Decision:
-    """/admin/delete_topics as it is now. The topics to queue are in `view.deleting` already; see `topics_to_queue`."""
+    """`marked` are the children of /admin/delete_topics. The context has already queued `topics_to_queue`."""
     erased = [t for t in sorted(marked) if not enabled or t not in view.topics]
     if erased:
-        yield WriteNodes(cause=cause, ops=[Delete(delete_topics.path(topic)) for topic in erased])
-    yield from resume_deletions(view, controller_epoch, cause, retry=retry)
+        yield WriteNodes([Delete(delete_topics.path(topic)) for topic in erased])
+    yield from resume_deletions(view, retry=retry)
 
 
 def topics_to_queue(view: ControllerContext, marked: Iterable[str], *, enabled: bool) -> list[str]:
     return [topic for topic in sorted(marked) if enabled and topic in view.topics and topic not in view.deleting]
 
 
-def resume_deletions(
-    view: ControllerContext, controller_epoch: ControllerEpoch, cause: str, *, retry: bool = False
-) -> Decision:
-    stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
+def resume_deletions(view: ControllerContext, *, retry: bool = False) -> Decision:
+    stages: dict[DeletionStage, list[str]] = {stage: [] for stage in DeletionStage}
     for topic in sorted(view.deleting):
-        stages[what_is_left(view, topic, retry=retry).stage].append(topic)
-    if stages[Stage.COMPLETE]:
-        yield RemoveTopics(cause=cause, topics=stages[Stage.COMPLETE])
-    if stages[Stage.DELETE]:
-        yield from _delete(view, controller_epoch, stages[Stage.DELETE], cause, retry=retry)
+        with concerning_topic(topic):
+            stages[what_is_left(view, topic, retry=retry).stage].append(topic)
+    if stages[DeletionStage.COMPLETE]:
+        yield RemoveTopics(stages[DeletionStage.COMPLETE])
+    if stages[DeletionStage.DELETE]:
+        yield from _delete(view, stages[DeletionStage.DELETE], retry=retry)
 
 
-def complete_deletion(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    broker: BrokerId,
-    answered: Mapping[TopicPartition, bool],
-    cause: str,
-) -> Decision:
-    """One broker's answer to StopReplica with delete: True for each partition that is gone from it."""
+def complete_deletion(view: ControllerContext, broker: BrokerId, answered: Mapping[TopicPartition, bool]) -> Decision:
+    """One broker's answer to StopReplica with delete: True for each partition that it has deleted."""
     known = [(view.partition(*name), ok) for name, ok in sorted(answered.items())]
     started = [
         (i, ok)
@@ -120,45 +123,36 @@ def complete_deletion(
     for wanted, to in ((False, ReplicaState.DELETION_INELIGIBLE), (True, ReplicaState.DELETION_SUCCESSFUL)):
         partitions = [i for i, ok in started if ok is wanted]
         if partitions:
-            yield Move(cause=cause, replicas={broker: partitions}, replica_to=to)
-    yield from resume_deletions(view, controller_epoch, cause)
+            yield MoveReplicas({broker: partitions}, to)
+    yield from resume_deletions(view)
 
 
-def fail_deletion(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    replicas: Mapping[BrokerId, Sequence[PartitionIndex]],
-    cause: str,
-) -> Decision:
-    """Replicas of queued topics that went offline: those asked to delete will not answer."""
+def fail_deletion(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
+    """Replicas of queued topics that went offline: those that were asked to delete will not answer."""
     failed = {
         broker: [i for i in partitions if view.replicas.state_of(i, broker) is ReplicaState.DELETION_STARTED]
         for broker, partitions in sorted(replicas.items())
     }
     if any(failed.values()):
-        yield Move(cause=cause, replicas=failed, replica_to=ReplicaState.DELETION_INELIGIBLE)
+        yield MoveReplicas(failed, ReplicaState.DELETION_INELIGIBLE)
     if replicas:
-        yield from resume_deletions(view, controller_epoch, cause)
+        yield from resume_deletions(view)
 
 
-def _delete(
-    view: ControllerContext, controller_epoch: ControllerEpoch, topics: Sequence[str], cause: str, *, retry: bool
-) -> Decision:
-    # A. Begin, once per topic; but brokers are told each time, because one that was away has not heard.
+def _delete(view: ControllerContext, topics: Sequence[str], *, retry: bool) -> Decision:
+    # A. Begin once per topic. The metadata is sent each time, because a broker that was away does not have it.
     partitions = [i for topic in topics for i in view.partitions_of(topic)]
     begun = [i for i in partitions if view.partition_state_of(i) is not PartitionState.NON_EXISTENT]
-    yield Move(
-        cause=cause,
-        partitions=[(begun, PartitionState.OFFLINE), (begun, PartitionState.NON_EXISTENT)],
-        metadata=partitions,
-    )
-    # B. Offline first, out of the ISR, so that a crash in between leaves nobody who leads half a topic.
+    yield MovePartitions(begun, PartitionState.OFFLINE)
+    yield MovePartitions(begun, PartitionState.NON_EXISTENT)
+    yield SendMetadata(partitions)
+    # B. Offline first, out of the ISR, so that a crash in between leaves no leader of half a topic.
     wanted = (*_UNTOUCHED, ReplicaState.DELETION_INELIGIBLE) if retry else _UNTOUCHED
     replicas: dict[BrokerId, list[PartitionIndex]] = {}
     for topic in topics:
         for broker, ids in view.replicas_in(topic, *wanted).items():
             replicas.setdefault(broker, []).extend(ids)
-    yield from replicas_offline(view, controller_epoch, _to_stop(view, replicas), cause)
+    yield from replicas_offline(view, _to_stop(view, replicas))
     live: dict[BrokerId, list[PartitionIndex]] = {}
     dead: dict[BrokerId, list[PartitionIndex]] = {}
     for broker, ids in sorted(replicas.items()):
@@ -166,22 +160,13 @@ def _delete(
             if view.replicas.state_of(i, broker) is ReplicaState.OFFLINE:
                 (live if view.is_replica_online(broker, i) else dead).setdefault(broker, []).append(i)
     if dead:
-        yield Move(cause=cause, replicas=dead, replica_to=ReplicaState.DELETION_INELIGIBLE)
+        yield MoveReplicas(dead, ReplicaState.DELETION_INELIGIBLE)
     if live:
-        yield Move(
-            cause=cause,
-            replicas=live,
-            replica_to=ReplicaState.DELETION_STARTED,
-            stop_replica=live,
-            delete=True,
-            fenced=True,
-        )
+        yield DeleteReplicas(live)
 
 
-def _to_stop(
-    view: ControllerContext, replicas: Mapping[BrokerId, Sequence[PartitionIndex]]
-) -> dict[BrokerId, list[PartitionIndex]]:
-    """All but those that are dead and Offline already: writing them again would raise their epoch for nothing."""
+def _to_stop(view: ControllerContext, replicas: ReplicasByBroker) -> dict[BrokerId, list[PartitionIndex]]:
+    """All except those that are dead and already Offline: another write would raise their epoch for nothing."""
     return {
         broker: [
             i

@@ -1,24 +1,17 @@
 """Who leads: four pure rules over the assignment (AR), the ISR and the sets of live brokers.
 
-Each scans the assignment in its own order, never the ISR's, and gives the new ISR beside the leader; when nobody can
-lead the answer is the reason. Leader epoch, znode version and metrics are the caller's business. The rules are those of
-Kafka's `Election` and `PartitionLeaderElectionAlgorithms`.
+Each scans the assignment in its order, never in the ISR's, and returns the leader with the new ISR, or the reason why
+no broker can lead. Leader epoch, znode version and metrics are left to the caller. The rules are those of Kafka's
+`Election` and `PartitionLeaderElectionAlgorithms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from enum import Enum
 from typing import NamedTuple
 
+from klamm.model.elections import UncleanElection
 from klamm.model.ids import BrokerId
-
-
-class UncleanElection(Enum):
-    """May a replica outside the ISR lead, at the price of acknowledged records?"""
-
-    FORBIDDEN = False
-    ALLOWED = True
 
 
 class Elected(NamedTuple):
@@ -61,7 +54,7 @@ def elect_for_reassignment(
 def elect_preferred(
     assigned: Sequence[BrokerId], isr: Sequence[BrokerId], live: Container[BrokerId]
 ) -> Elected | NoLeader:
-    """The head of the assignment or nobody; the ISR stays."""
+    """Only the head of the assignment; the ISR stays."""
     if not assigned:
         return NoLeader("no replica is assigned")
     preferred = assigned[0]
@@ -76,7 +69,7 @@ def elect_for_controlled_shutdown(
     live_or_shutting_down: Container[BrokerId],
     shutting_down: Container[BrokerId],
 ) -> Elected | NoLeader:
-    """First member of the ISR that stays; everyone who leaves is taken out of the ISR at once."""
+    """First member of the ISR that does not shut down; those that do leave the ISR at once."""
     for broker in assigned:
         if broker in live_or_shutting_down and broker in isr and broker not in shutting_down:
             return Elected(broker, tuple(b for b in isr if b not in shutting_down))

@@ -1,10 +1,11 @@
-"""Leader elections that somebody asks for: by ElectLeaders, by the old znode, by the clock.
+"""Leader elections on request: by ElectLeaders, by the old znode, by the clock.
 
-*Preferred*: the head of the replica list leads, if it lives and is in the ISR. *Unclean*, only by request: a partition
-without a leader gets one from outside the ISR, whatever its topic says, at the price of records. The clock asks for
-preferred elections on brokers that lead less than they should, by `leader.imbalance.per.broker.percentage`; partitions
-on the move and preferred replicas outside the ISR are left out one by one (Kafka stops for all while any moves:
-KAFKA-10149, and tries those outside the ISR in vain: KAFKA-9866).
+*Preferred*: the head of the replica list leads if it is alive and in the ISR. *Unclean*, only by request: a partition
+without a leader gets one from outside the ISR, whatever its topic is configured to allow, at the price of records. The
+clock asks for preferred elections on brokers that lead less than they should, by
+`leader.imbalance.per.broker.percentage`. It leaves out single partitions that are being reassigned or whose preferred
+replica is outside the ISR (Kafka stops for all while any is reassigned: KAFKA-10149, and tries those outside the ISR in
+vain: KAFKA-9866).
 """
 
 from __future__ import annotations
@@ -13,66 +14,65 @@ from collections.abc import Iterable, Sequence
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState
-from klamm.controller.decisions.leadership import offline_rule, preferred_rule
+from klamm.controller.decisions.leadership import first_rule, offline_rule, preferred_rule
 from klamm.controller.decisions.steps import ChangeStates, CreateStates, Decision, chunked
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 
 
-def refusal(view: ControllerContext, name: TopicPartition, *, unclean: bool) -> KafkaError | None:
+def refusal(view: ControllerContext, name: TopicPartition, unclean: UncleanElection) -> KafkaError | None:
     """Why there is nothing to elect for this partition."""
     partition = view.partition(*name)
     if partition is None:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} does not exist.")
     if name.topic in view.deleting:
         return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic {name.topic} is being deleted.")
-    if is_fine(view, partition, unclean=unclean):
+    if is_well_led(view, partition, unclean):
         return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{name} needs no election.")
     return None
 
 
-def is_fine(view: ControllerContext, partition: PartitionIndex, *, unclean: bool) -> bool:
+def is_well_led(view: ControllerContext, partition: PartitionIndex, unclean: UncleanElection) -> bool:
+    """By any live broker where the request is for an unclean election, else by the preferred replica."""
     leader, assigned = view.leader_of(partition), view.assignment_of(partition).replicas
-    if unclean:
+    if unclean is UncleanElection.ALLOWED:
         return view.is_live(leader)
     return bool(assigned) and leader == assigned[0]
 
 
-def elect(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    partitions: Sequence[PartitionIndex],
-    cause: str,
-    *,
-    unclean: bool,
-) -> Decision:
-    rule = offline_rule(view, controller_epoch, by_request=True) if unclean else preferred_rule(view, controller_epoch)
-    new = [i for i in partitions if unclean and view.partition_state_of(i) is PartitionState.NEW]
+def elect(view: ControllerContext, partitions: Sequence[PartitionIndex], unclean: UncleanElection) -> Decision:
+    new: list[PartitionIndex] = []
+    rule = preferred_rule(view)
+    if unclean is UncleanElection.ALLOWED:
+        new = [i for i in partitions if view.partition_state_of(i) is PartitionState.NEW]
+        rule = offline_rule(view, requested=unclean)
+    first = first_rule(view)
     for chunk in chunked(new):
-        yield CreateStates(cause=cause, partitions=chunk)
+        yield CreateStates(chunk, first)
     for chunk in chunked([i for i in partitions if view.state_of(i) is not None and i not in new]):
-        yield ChangeStates(cause=cause, partitions=chunk, rule=rule, partition_to=PartitionState.ONLINE)
+        yield ChangeStates(chunk, rule, to=PartitionState.ONLINE)
 
 
-def outcome(view: ControllerContext, partition: PartitionIndex, *, unclean: bool) -> BrokerId | KafkaError:
-    """After the election: who leads, or why it failed."""
-    if is_fine(view, partition, unclean=unclean):
+def result(view: ControllerContext, partition: PartitionIndex, unclean: UncleanElection) -> BrokerId | KafkaError:
+    """After the election: the leader, or why it failed."""
+    if is_well_led(view, partition, unclean):
         return view.leader_of(partition)
     name, assigned = view.name_of(partition), view.assignment_of(partition).replicas
-    if unclean:
+    if unclean is UncleanElection.ALLOWED:
         return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {name} {list(assigned)} is alive.")
     return KafkaError(
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred replica of {name} {list(assigned)} cannot lead now."
     )
 
 
-def asked(view: ControllerContext) -> Iterable[TopicPartition]:
-    """Everything: what a request without a list means."""
+def all_names(view: ControllerContext) -> Iterable[TopicPartition]:
+    """What a request without a list means."""
     return (view.name_of(i) for i in view.all_partitions() if view.topic_of(i) not in view.deleting)
 
 
 def to_give_back(view: ControllerContext, broker: BrokerId, percentage: int) -> list[PartitionIndex]:
-    """Leaderships that `broker` should get back, if it lacks more than this share of what it is preferred for."""
+    """Leaderships that `broker` should get back, if it lacks more than this share of its preferred ones."""
     preferred, elsewhere = 0, []
     for i in view.replicas.on(broker):
         if view.assignment_of(i).replicas[0] != broker or view.topic_of(i) in view.deleting:

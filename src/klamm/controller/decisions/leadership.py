@@ -1,8 +1,8 @@
-"""Decisions about leaders that every kind of event shares: election rounds, replicas that come and go.
+"""Decisions about leaders that many kinds of event share: election rounds, replicas that go online or offline.
 
-Rules are those of Kafka's PartitionStateMachine and ReplicaStateMachine: each success raises the leader epoch by
-exactly one and writes with the version that was read; a state written under a newer controller epoch is nobody's
-business here.
+The rules are those of Kafka's PartitionStateMachine and ReplicaStateMachine: each success raises the leader epoch by
+exactly one and is written with the version that was read. A state that was written under a newer controller epoch is
+left alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.election_algorithms import (
     Elected,
     NoLeader,
-    UncleanElection,
     elect_for_controlled_shutdown,
     elect_for_reassignment,
     elect_offline,
@@ -26,72 +25,84 @@ from klamm.controller.decisions.steps import (
     ChangeStates,
     CreateStates,
     Decision,
-    Keep,
-    Move,
-    ObserveTopicConfigs,
+    FirstRule,
+    KeepState,
+    MoveReplicas,
+    ReadUncleanElection,
     Refuse,
+    ReplicasByBroker,
     Rule,
-    Write,
+    Send,
+    SendLeaderAndIsr,
+    TakeReplicasOffline,
+    WriteState,
     chunked,
 )
-from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch
+from klamm.model.elections import UncleanElection
+from klamm.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 
+# --- decisions ---
 
-def elect_leaderless(view: ControllerContext, controller_epoch: ControllerEpoch, cause: str) -> Decision:
-    """The trigger of Kafka: every New or Offline partition, whatever made it so, gets another try."""
+
+def elect_leaderless(view: ControllerContext) -> Decision:
+    """Try every New or Offline partition again, whatever made it so; Kafka's triggers do the same."""
     new, offline = view.split_by_state(view.leaderless(), PartitionState.NEW)
+    first = first_rule(view)
     for chunk in chunked(new):
-        yield CreateStates(cause=cause, partitions=chunk)
-    if new:  # of which some may turn out to have a state already: they are Offline now
+        yield CreateStates(chunk, first)
+    if new:  # some may turn out to have a state already: they are Offline now
         _, offline = view.split_by_state(view.leaderless(), PartitionState.NEW)
-    yield from _observe_unclean(view, offline, cause)
-    rule = offline_rule(view, controller_epoch)
+    yield from _read_unclean_election(view, offline)
     if offline:
-        yield ChangeStates(cause=cause, partitions=offline, rule=rule, partition_to=PartitionState.ONLINE)
+        yield ChangeStates(offline, offline_rule(view), to=PartitionState.ONLINE)
 
 
-def _observe_unclean(view: ControllerContext, offline: Sequence[PartitionIndex], cause: str) -> Decision:
+def _read_unclean_election(view: ControllerContext, offline: Sequence[PartitionIndex]) -> Decision:
     live, topics, states = view.live, view.columns.topic, view.columns.state
     hopeless = {topics[i] for i in offline if (state := states[i]) is not None and live.isdisjoint(state.isr)}
     if hopeless:
-        yield ObserveTopicConfigs(cause=cause, topics=sorted(hopeless))
+        yield ReadUncleanElection(sorted(hopeless))
 
 
-def replicas_online(
-    view: ControllerContext, replicas: Mapping[BrokerId, Sequence[PartitionIndex]], cause: str
-) -> Decision:
-    """A broker that just started must get its partitions in one LeaderAndIsr, because with the first one it begins to
-    checkpoint high watermarks, of exactly the partitions it has heard of: so all steps make one batch."""
+def replicas_online(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
+    """All steps make one batch. A broker that has just started must receive its partitions in a single LeaderAndIsr:
+    with the first one it begins to checkpoint high watermarks, for exactly the partitions that this request named."""
     brokers = sorted(replicas)
     for broker in brokers:
-        yield Move(
-            cause=cause,
-            replicas={broker: replicas[broker]},
-            replica_to=ReplicaState.ONLINE,
-            leader_and_isr={broker: view.told_when_online(broker, replicas[broker])},
-            send=broker == brokers[-1],
-        )
+        known = view.known_to(broker, replicas[broker])
+        yield MoveReplicas({broker: replicas[broker]}, ReplicaState.ONLINE)
+        yield SendLeaderAndIsr({broker: known}, send=Send.NOW if broker == brokers[-1] else Send.WITH_NEXT)
 
 
-def replicas_offline(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    replicas: Mapping[BrokerId, Sequence[PartitionIndex]],
-    cause: str,
-) -> Decision:
-    """Out of the ISR, one epoch for each: a partition that lost two replicas is written twice, as Kafka would."""
+def replicas_offline(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
+    """Remove them from the ISR, one epoch for each: a partition that lost two replicas is written twice, as in Kafka.
+    The batch waits for the last broker, so that each partition is sent once, in its final state."""
     brokers = sorted(broker for broker, partitions in replicas.items() if partitions)
     for broker in brokers:
-        rule = removal_rule(view, controller_epoch, broker)
-        # With several brokers the batch waits for the last: each partition is told its final state, once.
-        yield ChangeStates(
-            cause=cause, partitions=replicas[broker], rule=rule, offline_on=broker, send=broker == brokers[-1]
-        )
+        send = Send.NOW if broker == brokers[-1] else Send.WITH_NEXT
+        yield TakeReplicasOffline(broker, replicas[broker], removal_rule(view, broker), send=send)
 
 
-def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, by_request: bool = False) -> Rule:
-    """`by_request`: somebody asked for this unclean election by name, whatever the topic says."""
+# --- rules ---
+
+
+def first_rule(view: ControllerContext) -> FirstRule:
+    """The first live replica of a New partition leads. All live ones are in sync, because all are empty."""
+    live = view.live
+
+    def rule(partition: PartitionIndex) -> WriteState | Refuse:
+        assigned = view.assignment_of(partition).replicas
+        isr = tuple(b for b in assigned if b in live)
+        if not isr:
+            return Refuse(f"no replica of AR {list(assigned)} is live")
+        return WriteState(LeaderAndIsr(isr[0], LeaderEpoch(0), isr, view.controller_epoch), isr)
+
+    return rule
+
+
+def offline_rule(view: ControllerContext, requested: UncleanElection = UncleanElection.FORBIDDEN) -> Rule:
+    """`requested`: an operator asked for an unclean election by name, whatever the topic's configuration says."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -100,20 +111,23 @@ def offline_rule(view: ControllerContext, controller_epoch: ControllerEpoch, *, 
         result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
         suspects = [broker for broker in state.isr if broker in view.suspects]
         if isinstance(result, NoLeader) and suspects:
-            return Refuse(f"{result.reason}; brokers {suspects} of it are suspect, and no reason to lose records")
+            return Refuse(f"{result.reason}; brokers {suspects} of it are only suspect, so no records are given up")
         if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
-            # Only now does the topic's configuration matter. Not looked at means no: the next trigger looks.
-            unclean = UncleanElection(by_request or view.unclean_allowed.get(view.topic_of(partition), False))
+            # Only now does the topic's configuration matter. If nobody has read it yet, the answer is no; the next
+            # trigger reads it.
+            configured = view.unclean_election.get(view.topic_of(partition), UncleanElection.FORBIDDEN)
+            unclean = UncleanElection(requested.value or configured.value)
             result = elect_offline(assigned, state.isr, online, unclean)
-        # One that is shutting down and led until now hears it too, else it would lead on until it is gone (KAFKA-7482).
+        # A broker that is shutting down and led until now is sent this too, or it would lead on (KAFKA-7482).
         last = state.leader if state.leader in view.shutting_down else None
-        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online or b == last))
+        return _led_by(result, view, state, tuple(b for b in assigned if b in online or b == last))
 
-    apart = {i for topic, allowed in view.unclean_allowed.items() if allowed for i in view.partitions_of(topic)}
-    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar() | apart)
+    allowing = [topic for topic, unclean in view.unclean_election.items() if unclean is UncleanElection.ALLOWED]
+    apart = {i for topic in allowing for i in view.partitions_of(topic)}
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar() | apart)
 
 
-def controlled_shutdown_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+def controlled_shutdown_rule(view: ControllerContext) -> Rule:
     registered = frozenset(view.brokers.keys() - view.suspects)
     shutting_down = frozenset(view.shutting_down)
 
@@ -121,51 +135,49 @@ def controlled_shutdown_rule(view: ControllerContext, controller_epoch: Controll
         assigned = view.assignment_of(partition).replicas
         online = view.live_for(partition, registered)
         result = elect_for_controlled_shutdown(assigned, state.isr, online, shutting_down)
-        return _led_by(result, state, controller_epoch, tuple(b for b in assigned if b in online))
+        return _led_by(result, view, state, tuple(b for b in assigned if b in online))
 
-    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
 
 
-def preferred_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
+def preferred_rule(view: ControllerContext) -> Rule:
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
         result = elect_preferred(assigned, state.isr, view.live_for(partition, live))
-        return _led_by(result, state, controller_epoch, assigned)
+        return _led_by(result, view, state, assigned)
 
-    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
 
 
-def epoch_rule(view: ControllerContext, controller_epoch: ControllerEpoch) -> Rule:
-    """The next epoch and nothing else, so that brokers listen to an assignment that changed."""
+def epoch_rule(view: ControllerContext) -> Rule:
+    """Raise the leader epoch and nothing else, so that brokers accept an assignment that changed."""
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
-        return Write(_next(state, controller_epoch, assigned), assigned)
+        return WriteState(_next(view, state, state.leader, _isr_within(state, assigned)), assigned)
 
-    return _unless_newer(controller_epoch, rule)
+    return _unless_newer(view, rule)
 
 
-def reassigned_rule(
-    view: ControllerContext, controller_epoch: ControllerEpoch, replicas: Mapping[PartitionIndex, Sequence[BrokerId]]
-) -> Rule:
-    """The assignment is the target by now: a leader that is in it and lives stays, else one of it is elected.
-    `replicas`: the full lists, with those that leave the ISR next."""
+def reassigned_rule(view: ControllerContext, replicas: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
+    """The assignment is already the target: a live leader in it stays, else one of its members is elected.
+    `replicas` are the full lists, including replicas that leave the ISR next."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         target = view.assignment_of(partition).replicas
         online = view.live_for(partition, live)
         if state.leader in target and state.leader in online:
-            return Write(_next(state, controller_epoch, replicas[partition]), target)
-        return _led_by(elect_for_reassignment(target, state.isr, online), state, controller_epoch, target)
+            return WriteState(_next(view, state, state.leader, _isr_within(state, replicas[partition])), target)
+        return _led_by(elect_for_reassignment(target, state.isr, online), view, state, target)
 
-    return _unless_newer(controller_epoch, rule)
+    return _unless_newer(view, rule)
 
 
 def unless_last_in_sync(rule: Rule, staying: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
-    """A replica is given up only while one that stays is in the ISR: else acknowledged records would go with it."""
+    """Give a replica up only while one that stays is in the ISR: else acknowledged records would go with it."""
 
     def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         if not any(broker in state.isr for broker in staying[partition]):
@@ -175,26 +187,27 @@ def unless_last_in_sync(rule: Rule, staying: Mapping[PartitionIndex, Sequence[Br
     return guarded
 
 
-def removal_rule(view: ControllerContext, controller_epoch: ControllerEpoch, broker: BrokerId) -> Rule:
-    """Take `broker` out of the ISR; the last member stays, else nobody could ever lead cleanly again."""
+def removal_rule(view: ControllerContext, broker: BrokerId) -> Rule:
+    """Remove `broker` from the ISR. The last member stays: without it no clean election would ever be possible."""
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         if broker not in state.isr:
-            return Keep(state._replace(controller_epoch=controller_epoch))  # seen by us: what brokers hear from now on
+            # Brokers receive this state under our epoch from now on.
+            return KeepState(state._replace(controller_epoch=view.controller_epoch))
         leader = NO_LEADER if state.leader == broker else state.leader
         isr = state.isr if len(state.isr) == 1 else tuple(b for b in state.isr if b != broker)
         recipients: tuple[BrokerId, ...] = ()
         if not view.is_leaving(partition):
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
-        return Write(LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch), recipients)
+        return WriteState(_next(view, state, leader, isr), recipients)
 
-    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
 
 
-def suspicion_rule(view: ControllerContext, controller_epoch: ControllerEpoch, suspect: BrokerId) -> Rule:
-    """What `suspect` leads goes to another live member of the ISR, and where it only follows it leaves the ISR, else
-    acks=all would wait for it. What it alone holds stays with it: it may live, and if not, its session will end.
-    """
+def suspicion_rule(view: ControllerContext, suspect: BrokerId) -> Rule:
+    """What `suspect` leads goes to another live member of the ISR. Where it only follows it leaves the ISR, else
+    acks=all would wait for it. What no other member of the ISR can lead stays with the suspect: it may be alive, and
+    if it is not, its session will end."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -203,48 +216,40 @@ def suspicion_rule(view: ControllerContext, controller_epoch: ControllerEpoch, s
         others = tuple(b for b in assigned if b != suspect)
         if state.leader == suspect:
             result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
-            return Keep(state) if isinstance(result, NoLeader) else _led_by(result, state, controller_epoch, others)
+            return KeepState(state) if isinstance(result, NoLeader) else _led_by(result, view, state, others)
         if suspect not in state.isr or state.leader not in online:
-            return Keep(state)
+            return KeepState(state)
         isr = tuple(b for b in state.isr if b != suspect)
-        shrunk = LeaderAndIsr(state.leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch)
-        return Write(shrunk, others)
+        return WriteState(_next(view, state, state.leader, isr), others)
 
-    return SharedRule(view, _unless_newer(controller_epoch, rule), view.peculiar())
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
 
 
-def first_state(
-    view: ControllerContext, partition: PartitionIndex, live: frozenset[BrokerId], controller_epoch: ControllerEpoch
-) -> LeaderAndIsr | Refuse:
-    """Of a New partition: the first live replica leads, all live ones are in sync, because all are empty."""
-    assigned = view.assignment_of(partition).replicas
-    isr = tuple(b for b in assigned if b in live)
-    if not isr:
-        return Refuse(f"no replica of AR {list(assigned)} is live")
-    return LeaderAndIsr(isr[0], LeaderEpoch(0), isr, controller_epoch)
+# --- parts of rules ---
 
 
 def _led_by(
-    result: Elected | NoLeader, state: LeaderAndIsr, controller_epoch: ControllerEpoch, recipients: tuple[BrokerId, ...]
+    result: Elected | NoLeader, view: ControllerContext, state: LeaderAndIsr, recipients: tuple[BrokerId, ...]
 ) -> Change:
     if isinstance(result, NoLeader):
         return Refuse(result.reason)
-    elected = LeaderAndIsr(result.leader, LeaderEpoch(state.leader_epoch + 1), result.isr, controller_epoch)
-    return Write(elected, recipients, result.unclean)
+    return WriteState(_next(view, state, result.leader, result.isr), recipients, result.unclean)
 
 
-def _next(state: LeaderAndIsr, controller_epoch: ControllerEpoch, replicas: Sequence[BrokerId]) -> LeaderAndIsr:
-    """Without those that are no replicas any more: a leader that has not heard of a cancellation may still have taken
-    one into the ISR."""
-    isr = tuple(b for b in state.isr if b in replicas) or state.isr
-    return LeaderAndIsr(state.leader, LeaderEpoch(state.leader_epoch + 1), isr, controller_epoch)
+def _next(view: ControllerContext, state: LeaderAndIsr, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
+    return LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, view.controller_epoch)
 
 
-def _unless_newer(controller_epoch: ControllerEpoch, rule: Rule) -> Rule:
+def _isr_within(state: LeaderAndIsr, replicas: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
+    """A leader that does not know of a cancellation yet may have added a broker that is no longer a replica."""
+    return tuple(b for b in state.isr if b in replicas) or state.isr
+
+
+def _unless_newer(view: ControllerContext, rule: Rule) -> Rule:
     def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
-        if state.controller_epoch > controller_epoch:
+        if state.controller_epoch > view.controller_epoch:
             return Refuse(
-                f"state was written under controller epoch {state.controller_epoch}, ours is {controller_epoch}"
+                f"state was written under controller epoch {state.controller_epoch}, ours is {view.controller_epoch}"
             )
         return rule(partition, state)
 

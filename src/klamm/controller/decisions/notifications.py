@@ -1,8 +1,8 @@
-"""What brokers tell the controller through ZooKeeper: an ISR that a leader changed, a log directory that failed.
+"""What brokers announce through ZooKeeper: an ISR that a leader changed, a log directory that failed.
 
-Neither changes a leader epoch by itself. After an ISR change everybody's metadata is refreshed. After a log directory
-event the broker is asked about all its replicas by LeaderAndIsr at their current epoch: it answers KAFKA_STORAGE_ERROR
-for those it lost, and only those answers make them offline.
+Neither changes a leader epoch by itself. After an ISR change all brokers receive new metadata. After a log directory
+event the broker receives LeaderAndIsr for all its replicas at their current epoch: it answers KAFKA_STORAGE_ERROR for
+those it lost, and only those answers make them offline.
 """
 
 from __future__ import annotations
@@ -10,30 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
-from klamm.controller.decisions.brokers import on_replicas_offline
 from klamm.controller.decisions.leadership import replicas_online
 from klamm.controller.decisions.steps import Decision, RefreshStates, WriteNodes, chunked
 from klamm.model.errors import ErrorCode
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Delete
 
 
-def on_isr_change(
-    view: ControllerContext, partitions: Iterable[TopicPartition], nodes: Sequence[str], cause: str
-) -> Decision:
+def on_isr_change(view: ControllerContext, partitions: Iterable[TopicPartition], nodes: Sequence[str]) -> Decision:
     known = sorted({i for name in partitions if (i := view.partition(*name)) is not None})
     for chunk in chunked(known):
-        yield RefreshStates(cause=cause, partitions=chunk)
-    yield WriteNodes(cause=cause, ops=[Delete(path) for path in nodes])
+        yield RefreshStates(chunk)
+    yield WriteNodes([Delete(path) for path in nodes])
 
 
-def on_log_dir_event(
-    view: ControllerContext, brokers: Iterable[BrokerId], nodes: Sequence[str], cause: str
-) -> Decision:
+def on_log_dir_event(view: ControllerContext, brokers: Iterable[BrokerId], nodes: Sequence[str]) -> Decision:
     replicas = {broker: view.replicas.on(broker) for broker in sorted(set(brokers)) if broker in view.brokers}
     if replicas:
-        yield from replicas_online(view, replicas, cause)
-    yield WriteNodes(cause=cause, ops=[Delete(path) for path in nodes])
+        yield from replicas_online(view, replicas)
+    yield WriteNodes([Delete(path) for path in nodes])
 
 
 def newly_offline(
@@ -42,14 +37,3 @@ def newly_offline(
     known = view.offline_dirs.get(broker, set())
     named = (view.partition(*name) for name, code in errors if code == ErrorCode.KAFKA_STORAGE_ERROR)
     return [i for i in named if i is not None and i not in known]
-
-
-def on_log_dir_failure(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    broker: BrokerId,
-    partitions: Sequence[PartitionIndex],
-    cause: str,
-) -> Decision:
-    """The partitions are marked in the context already."""
-    yield from on_replicas_offline(view, controller_epoch, {broker: partitions}, cause)

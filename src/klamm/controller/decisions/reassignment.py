@@ -1,29 +1,30 @@
-"""Reassignment (KIP-455) without a coroutine (design D15): the topic znode says where a partition is to go, its state
-how far it has come, and every trigger asks the same function what is left.
+"""Reassignment (KIP-455) without a coroutine (design D15): the topic znode says where a partition goes, its state how
+far it has come, and every trigger asks the same function what is left.
 
-RS is the full replica list, AR those being added, RR those being removed; TRS = RS - RR is the target. Phases:
+RS is the full replica list, AR the replicas being added, RR those being removed; TRS = RS - RR is the target. Phases:
 
-U. *Accept.* Replicas of an overridden or cancelled target are given up; then the topic znode takes the new lists.
-A. *Add.* The leader epoch grows, all of RS hear the new lists, AR hear that they are new. Then wait for the ISR.
-B. *Complete*, once TRS is within the ISR: brokers hear TRS as the assignment, led by one of it; RR leave the ISR, are
-   stopped and deleted; the topic znode forgets them last, because it is the only copy of where they were.
+U. *Accept.* Give up the replicas of an overridden or cancelled target; then write the new lists to the topic znode.
+A. *Add.* Raise the leader epoch and send the new lists to all of RS; to AR they are new. Then wait for the ISR.
+B. *Complete*, once TRS is within the ISR: send TRS as the assignment, led by one of its members; remove RR from the
+   ISR, stop and delete them. The topic znode forgets RR last, because it is the only copy of where they were.
 
-Whoever is killed between two writes leaves a topic znode from which the next controller goes on: at A, or again at B.
-Three things differ from Kafka, for safety. Replicas of an overridden target are given up before the znode forgets them,
-not after, so that no crash leaves a replica that nobody knows. No replica is given up, and no reassignment completed,
-unless one that stays is in the ISR and leads. A1 and A2 are one batch, so that a new replica hears first that it is new
-(KAFKA-10314).
+A controller that is killed between two writes leaves a topic znode from which the next one goes on: at A, or again at
+B. Three things differ from Kafka, for safety. Replicas of an overridden target are given up before the znode forgets
+them, not after, so that no crash leaves a replica that nobody knows. No replica is given up, and no reassignment
+completed, unless a replica that stays is in the ISR and leads. A1 and A2 are one batch, so that the first request that
+a new replica receives says that it is new (KAFKA-10314).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.deletion import resume_deletions
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.leadership import (
     elect_leaderless,
     epoch_rule,
@@ -31,22 +32,35 @@ from klamm.controller.decisions.leadership import (
     removal_rule,
     unless_last_in_sync,
 )
-from klamm.controller.decisions.steps import Assign, ChangeStates, Decision, Move, chunked
+from klamm.controller.decisions.overlay import Inner, overlay
+from klamm.controller.decisions.steps import (
+    AddReplicas,
+    ChangeStates,
+    Decision,
+    DeleteReplicas,
+    MovePartitions,
+    MoveReplicas,
+    Send,
+    SendMetadata,
+    TakeReplicasOffline,
+    WriteAssignments,
+    chunked,
+)
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import NO_LEADER, BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 
 
-class Stage(Enum):
+class ReassignmentStage(Enum):
     ADD = "add"
     WAIT = "wait"
     COMPLETE = "complete"
 
 
-class Left(NamedTuple):
-    stage: Stage
+class ReassignmentProgress(NamedTuple):
+    stage: ReassignmentStage
     waits_for: str = ""
-    """In words for people: what has to happen before the reassignment can go on."""
+    """For people: what has to happen before the reassignment can go on."""
 
 
 # --- what is asked ---
@@ -55,7 +69,7 @@ class Left(NamedTuple):
 def wanted(
     view: ControllerContext, name: TopicPartition, target: Sequence[BrokerId] | None
 ) -> tuple[PartitionIndex, Assignment] | KafkaError:
-    """A request for one partition, checked; no target means cancel. Order of the checks is Kafka's."""
+    """Check a request for one partition, in Kafka's order; no target means cancel."""
     partition = view.partition(*name)
     current = Assignment(()) if partition is None else view.assignment_of(partition)
     if target is not None:
@@ -81,14 +95,14 @@ def _refusal(view: ControllerContext, current: Assignment, target: Sequence[Brok
 
 
 def is_accepted(view: ControllerContext, partition: PartitionIndex, assignment: Assignment) -> bool:
-    """After `start`: it goes on, or it is done already."""
+    """After `start`: the reassignment goes on, or is already complete."""
     return view.assignment_of(partition) in (assignment, Assignment(assignment.target_replicas))
 
 
 def still_asked(
     view: ControllerContext, entries: Mapping[TopicPartition, tuple[BrokerId, ...]]
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Of /admin/reassign_partitions, what is still on its way: the rest is done, refused, or overridden by a call."""
+    """Entries of /admin/reassign_partitions that are still in progress; the others are done, refused or overridden."""
     return {
         name: target
         for name, target in entries.items()
@@ -101,163 +115,156 @@ def still_asked(
 # --- what is left ---
 
 
-def what_is_left(view: ControllerContext, partition: PartitionIndex) -> Left:
-    """Of a partition that is being reassigned; its state is as ZooKeeper holds it now."""
+def what_is_left(view: ControllerContext, partition: PartitionIndex) -> ReassignmentProgress:
+    """For a partition that is being reassigned; the context holds its state as ZooKeeper does now."""
     assignment, state = view.assignment_of(partition), view.state_of(partition)
     if state is None:
-        return Left(Stage.WAIT, "a first leader")
+        return _waits_for("a first leader")
     missing = [b for b in assignment.target_replicas if b not in state.isr]
     if not missing:
-        return Left(Stage.COMPLETE, f"a leader among {list(assignment.target_replicas)}")
-    untold = [b for b in assignment.adding if view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT]
-    if untold:
-        return Left(Stage.ADD, f"brokers {untold} to be told")
+        target = list(assignment.target_replicas)
+        return ReassignmentProgress(ReassignmentStage.COMPLETE, f"a leader among {target}")
+    unknown = [b for b in assignment.adding if view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT]
+    if unknown:
+        return ReassignmentProgress(ReassignmentStage.ADD, f"brokers {unknown} to be told")
     dead = [b for b in missing if not view.is_replica_online(b, partition)]
     if dead:
-        return Left(Stage.WAIT, f"brokers {dead}, which are dead or have a failed log directory")
-    return Left(Stage.WAIT, f"brokers {missing} to join the ISR {list(state.isr)} of leader {state.leader}")
+        return _waits_for(f"brokers {dead}, which are dead or have a failed log directory")
+    return _waits_for(f"brokers {missing} to join the ISR {list(state.isr)} of leader {state.leader}")
 
 
-def start(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    assignments: Mapping[PartitionIndex, Assignment],
-    cause: str,
-) -> Decision:
-    """New requests, cancellations among them. The states are in the context as ZooKeeper holds them now."""
+def _waits_for(what: str) -> ReassignmentProgress:
+    return ReassignmentProgress(ReassignmentStage.WAIT, what)
+
+
+def _stage_of(view: ControllerContext, partition: PartitionIndex) -> ReassignmentStage:
+    with concerning_topic(view.topic_of(partition)):
+        return what_is_left(view, partition).stage
+
+
+def start(view: ControllerContext, assignments: Mapping[PartitionIndex, Assignment]) -> Decision:
+    """New requests, including cancellations. The context holds the states as ZooKeeper does now."""
     for chunk in chunked(list(assignments)):
-        accepted = {i: assignments[i] for i in chunk}
-        given_up = {
-            i: [b for b in view.assignment_of(i).replicas if b not in assignment.replicas]
-            for i, assignment in accepted.items()
-        }
+        yield from _start(view, {i: assignments[i] for i in chunk})
+    yield from resume_deletions(view)
+
+
+def _start(view: ControllerContext, accepted: Mapping[PartitionIndex, Assignment]) -> Decision:
+    given_up = {
+        i: [b for b in view.assignment_of(i).replicas if b not in assignment.replicas]
+        for i, assignment in accepted.items()
+    }
+    overridden = {i: assignment for i, assignment in accepted.items() if given_up[i]}
+    if overridden:
         staying = {i: assignment.replicas for i, assignment in accepted.items()}
-        before = {i: view.assignment_of(i) for i in accepted if given_up[i]}
-        if before:
-            # The lists that brokers hear meanwhile are the new ones; the znode's turn comes when the replicas are gone.
-            yield Assign(cause=cause, assignments={i: accepted[i] for i in before}, durable=False)
-            yield from _give_up(view, controller_epoch, given_up, staying, cause, any_epoch=True)
-            # One that was added may lead by now: then nobody does any more, and it is elected like after any loss.
-            online = [i for i in before if view.partition_state_of(i) is PartitionState.ONLINE]
-            without_leader = [i for i in online if view.leader_of(i) == NO_LEADER]
-            yield Move(cause=cause, partitions=[(without_leader, PartitionState.OFFLINE)])
-            yield Assign(cause=cause, assignments=before, durable=False)
-        ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
-        still = {i: assignment for i, assignment in ready.items() if not assignment.is_being_reassigned}
-        yield from _tell(view, controller_epoch, still, cause)
-        yield Assign(cause=cause, assignments=ready)
-        begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]
-        if still:
-            yield Move(cause=cause, metadata=[i for i in begun if i in still])
-        if before:
-            yield from elect_leaderless(view, controller_epoch, cause)
-        moving = [i for i in begun if i not in still]
-        complete = [i for i in moving if what_is_left(view, i).stage is Stage.COMPLETE]
-        yield from _add(view, controller_epoch, [i for i in moving if i not in complete], cause)
-        yield from _complete(view, controller_epoch, complete, cause)
-    yield from resume_deletions(view, controller_epoch, cause)
+        yield from overlay(view, overridden, _override(view, given_up, staying))
+    ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
+    final = {i: assignment for i, assignment in ready.items() if not assignment.is_being_reassigned}
+    yield from _send_final(view, final)
+    yield WriteAssignments(ready)
+    begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]
+    if final:
+        yield SendMetadata([i for i in begun if i in final])
+    if overridden:
+        yield from elect_leaderless(view)
+    moving = [i for i in begun if i not in final]
+    complete = [i for i in moving if _stage_of(view, i) is ReassignmentStage.COMPLETE]
+    yield from _add(view, [i for i in moving if i not in complete])
+    yield from _complete(view, complete)
 
 
-def resume(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    partitions: Iterable[PartitionIndex],
-    cause: str,
-    *,
-    again: bool = False,
-) -> Decision:
-    """`again`: tell the brokers once more, because nobody knows what they heard: a new controller, a new target."""
+def resume(view: ControllerContext, partitions: Iterable[PartitionIndex], *, again: bool = False) -> Decision:
+    """`again`: repeat phase A, because what the brokers have received is not known: after a fail-over, or when a target
+    broker starts."""
     moving = [i for i in partitions if i in view.reassigning]
     for chunk in chunked(moving):
-        stages = {i: what_is_left(view, i).stage for i in chunk}
-        add = [i for i, stage in stages.items() if stage is Stage.ADD or (again and stage is Stage.WAIT)]
-        yield from _add(view, controller_epoch, add, cause)
-        complete = [i for i, stage in stages.items() if stage is Stage.COMPLETE]
-        yield from _complete(view, controller_epoch, complete, cause)
+        stages = {i: _stage_of(view, i) for i in chunk}
+        repeated = ReassignmentStage.WAIT if again else ReassignmentStage.ADD
+        yield from _add(view, [i for i, stage in stages.items() if stage in (ReassignmentStage.ADD, repeated)])
+        yield from _complete(view, [i for i, stage in stages.items() if stage is ReassignmentStage.COMPLETE])
     if moving:
-        yield from resume_deletions(view, controller_epoch, cause)
+        yield from resume_deletions(view)
 
 
 # --- phases ---
 
 
-def _add(
-    view: ControllerContext, controller_epoch: ControllerEpoch, partitions: Sequence[PartitionIndex], cause: str
-) -> Decision:
+def _override(
+    view: ControllerContext,
+    given_up: Mapping[PartitionIndex, Sequence[BrokerId]],
+    staying: Mapping[PartitionIndex, Sequence[BrokerId]],
+) -> Inner:
+    """U. Brokers receive the new lists meanwhile; the znode is written when the replicas are gone."""
+    yield from _give_up(view, given_up, staying, any_epoch=True)
+    # A replica that was being added may have led. Now its partitions have no leader, as after any loss.
+    online = [i for i in given_up if given_up[i] and view.partition_state_of(i) is PartitionState.ONLINE]
+    yield MovePartitions([i for i in online if view.leader_of(i) == NO_LEADER], PartitionState.OFFLINE)
+    return ()
+
+
+def _send_final(view: ControllerContext, assignments: Mapping[PartitionIndex, Assignment]) -> Decision:
+    """U. Lists that are final at once: a cancellation, another order. Brokers receive them under the next epoch before
+    the topic znode holds them, because afterwards nothing there tells the next controller who has not received them: a
+    leader that still counts a replica which was given up would add it to the ISR."""
+    if assignments:
+        yield from overlay(view, assignments, _send_assignments(view, assignments))
+
+
+def _send_assignments(view: ControllerContext, assignments: Mapping[PartitionIndex, Assignment]) -> Inner:
+    rule = reassigned_rule(view, {i: a.replicas for i, a in assignments.items()})
+    yield ChangeStates(list(assignments), rule, to=PartitionState.ONLINE)
+    return ()
+
+
+def _add(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decision:
+    """A."""
     if not partitions:
         return
-    epochs = _epochs(view, partitions)
-    rule = epoch_rule(view, controller_epoch)
-    yield ChangeStates(cause=cause, partitions=partitions, rule=rule, send=False)
-    told = [i for i in partitions if _epochs(view, [i])[i] != epochs[i]]
+    outcome = yield ChangeStates(partitions, epoch_rule(view), send=Send.WITH_NEXT)
+    written = set(outcome.written)
     new: dict[BrokerId, list[PartitionIndex]] = {}
-    for i in told:
-        for broker in view.assignment_of(i).adding:
+    for i in partitions:
+        for broker in view.assignment_of(i).adding if i in written else ():
             if view.replicas.state_of(i, broker) is ReplicaState.NON_EXISTENT:
                 new.setdefault(broker, []).append(i)
-    yield Move(
-        cause=cause,
-        replicas=dict(sorted(new.items())),
-        replica_to=ReplicaState.NEW,
-        leader_and_isr=dict(sorted(new.items())),
-        is_new=True,
-    )
+    yield AddReplicas(dict(sorted(new.items())))
 
 
-def _tell(
-    view: ControllerContext,
-    controller_epoch: ControllerEpoch,
-    assignments: Mapping[PartitionIndex, Assignment],
-    cause: str,
-) -> Decision:
-    """Lists that are final at once: a cancellation, another order. Brokers hear them under the next epoch before the
-    topic znode says so, because afterwards nothing there tells a next controller that somebody has not heard: a leader
-    that still counts a replica which was given up would take it into the ISR."""
-    if not assignments:
-        return
-    before = {i: view.assignment_of(i) for i in assignments}
-    yield Assign(cause=cause, assignments=assignments, durable=False)
-    rule = reassigned_rule(view, controller_epoch, {i: a.replicas for i, a in assignments.items()})
-    yield ChangeStates(cause=cause, partitions=list(assignments), rule=rule, partition_to=PartitionState.ONLINE)
-    yield Assign(cause=cause, assignments=before, durable=False)
-
-
-def _complete(
-    view: ControllerContext, controller_epoch: ControllerEpoch, partitions: Sequence[PartitionIndex], cause: str
-) -> Decision:
+def _complete(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decision:
+    """B."""
     if not partitions:
         return
     before = {i: view.assignment_of(i) for i in partitions}
     after = {i: Assignment(assignment.target_replicas) for i, assignment in before.items()}
-    # B1, B2
     added = _by_broker({i: assignment.adding for i, assignment in before.items()})
-    yield Move(cause=cause, replicas=added, replica_to=ReplicaState.ONLINE)
-    yield Assign(cause=cause, assignments=after, durable=False)
-    # B3
-    epochs = _epochs(view, partitions)
-    rule = reassigned_rule(view, controller_epoch, {i: assignment.replicas for i, assignment in before.items()})
-    yield ChangeStates(cause=cause, partitions=partitions, rule=rule, partition_to=PartitionState.ONLINE)
-    led = [i for i in partitions if _epochs(view, [i])[i] != epochs[i] or not before[i].removing]
-    # B4, B5
-    removed = {i: before[i].removing for i in led}
-    staying = {i: after[i].replicas for i in led}
-    yield from _give_up(view, controller_epoch, removed, staying, cause)
-    done = [i for i in led if _are_gone(view, i, removed[i])]
-    stuck = {i: before[i] for i in partitions if i not in done}
-    if stuck:
-        # No target leads, or a write met with conflicts: it is as before, and the next trigger comes here again.
-        yield Assign(cause=cause, assignments=stuck, durable=False)
-    # B6, B8
+    yield MoveReplicas(added, ReplicaState.ONLINE)
+    done = yield from overlay(view, after, _hand_over(view, before, after))
     if done:
-        yield Assign(cause=cause, assignments={i: after[i] for i in done})
-        yield Move(cause=cause, metadata=done)
+        yield WriteAssignments({i: after[i] for i in done})
+        yield SendMetadata(done)
+
+
+def _hand_over(
+    view: ControllerContext,
+    before: Mapping[PartitionIndex, Assignment],
+    after: Mapping[PartitionIndex, Assignment],
+) -> Inner:
+    """To a leader among the targets, and away from RR. Where no target leads, or a write met with conflicts, the
+    partition stays as it was and the next trigger comes here again."""
+    rule = reassigned_rule(view, {i: assignment.replicas for i, assignment in before.items()})
+    outcome = yield ChangeStates(list(before), rule, to=PartitionState.ONLINE)
+    written = set(outcome.written)
+    led = [i for i in before if i in written or not before[i].removing]
+    removed = {i: before[i].removing for i in led}
+    yield from _give_up(view, removed, {i: after[i].replicas for i in led})
+    return [i for i in led if _are_gone(view, i, removed[i])]
 
 
 def completed_unwritten(
     view: ControllerContext, topic: str, found: Mapping[int, Assignment]
 ) -> dict[PartitionIndex, Assignment]:
-    """Reassignments that ended while the topic's znode could not be read, and so could not be written: it has been
-    mended since, and says what it said before."""
+    """Reassignments that completed while the topic's znode could not be read, and so could not be written. The znode
+    has been mended since, and says what it said before."""
     return {
         i: view.assignment_of(i)
         for number, i in view.topics[topic].items()
@@ -267,20 +274,17 @@ def completed_unwritten(
 
 def _give_up(
     view: ControllerContext,
-    controller_epoch: ControllerEpoch,
     replicas: Mapping[PartitionIndex, Sequence[BrokerId]],
     staying: Mapping[PartitionIndex, Sequence[BrokerId]],
-    cause: str,
     *,
     any_epoch: bool = False,
 ) -> Decision:
-    """Out of the ISR, stopped, deleted, forgotten; nobody waits for answers. A broker that is away keeps its files.
-    Where the state cannot be read nobody is given up: it may be the one that has the records."""
+    """Remove replicas from the ISR, stop, delete and forget them without waiting for answers. A broker that is away
+    keeps its files. Where the state cannot be read no replica is given up: it may be the one that has the records."""
     by_broker = _by_broker({i: brokers for i, brokers in replicas.items() if i not in view.unreadable})
     for broker, partitions in by_broker.items():
         known = [i for i in partitions if view.replicas.state_of(i, broker) is not ReplicaState.NON_EXISTENT]
-        rule = unless_last_in_sync(removal_rule(view, controller_epoch, broker), staying)
-        yield ChangeStates(cause=cause, partitions=known, rule=rule, offline_on=broker)
+        yield TakeReplicasOffline(broker, known, unless_last_in_sync(removal_rule(view, broker), staying))
     stopped = {
         broker: [
             i
@@ -291,27 +295,19 @@ def _give_up(
     }
     if not any(stopped.values()):
         return
-    yield Move(
-        cause=cause,
-        replicas=stopped,
-        replica_to=ReplicaState.DELETION_STARTED,
-        stop_replica=stopped,
-        delete=True,
-        any_epoch=any_epoch,
-        fenced=True,
-    )
-    yield Move(cause=cause, replicas=stopped, replica_to=ReplicaState.DELETION_SUCCESSFUL)
-    yield Move(cause=cause, replicas=stopped, replica_to=ReplicaState.NON_EXISTENT)
+    yield DeleteReplicas(stopped, any_epoch=any_epoch)
+    yield MoveReplicas(stopped, ReplicaState.DELETION_SUCCESSFUL)
+    yield MoveReplicas(stopped, ReplicaState.NON_EXISTENT)
 
 
 def _outlives(view: ControllerContext, partition: PartitionIndex, staying: Iterable[BrokerId]) -> bool:
-    """Somebody who stays is in sync. Asked again after the write: a replica that was Offline before is so after a write
-    that was refused, too."""
+    """A replica that stays is in sync. This is asked again after the write, because a replica that was Offline before
+    is also Offline after a write that was refused."""
     state = view.state_of(partition)
     return state is None or any(broker in state.isr for broker in staying)
 
 
-def _are_gone(view: ControllerContext, partition: PartitionIndex, brokers: Iterable[BrokerId]) -> bool:
+def _are_gone(view: ControllerContext, partition: PartitionIndex, brokers: Collection[BrokerId]) -> bool:
     return all(view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT for b in brokers)
 
 
@@ -321,7 +317,3 @@ def _by_broker(replicas: Mapping[PartitionIndex, Iterable[BrokerId]]) -> dict[Br
         for broker in brokers:
             found.setdefault(broker, []).append(partition)
     return dict(sorted(found.items()))
-
-
-def _epochs(view: ControllerContext, partitions: Iterable[PartitionIndex]) -> dict[PartitionIndex, int | None]:
-    return {i: None if (state := view.state_of(i)) is None else state.leader_epoch for i in partitions}

@@ -1,9 +1,9 @@
-"""One answer for all partitions that look alike: a rule asked once for each pair of state and assignment that occurs.
+"""One answer for all partitions that look alike: a rule is asked once for each pair of state and assignment.
 
-A dead broker touches tens of thousands of partitions that are in a few hundred situations. Most rules look at a
-partition only through its state and its assignment; what else may matter (a failed log directory, a topic that is being
-deleted, a topic that allows unclean elections) is known beforehand, and those few partitions are asked one by one.
-Answers hold for one decision: whoever makes the rule makes it from the context of that moment.
+A dead broker touches tens of thousands of partitions that are in a few hundred situations. Most rules look only at a
+partition's state and assignment. What else may matter (a failed log directory, a topic that is being deleted, a topic
+that allows unclean elections) is known beforehand, and the rule is asked for those few partitions one by one. Answers
+hold for one decision, since a rule is made from the context of that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 
 
 class SharedRule:
-    """A Rule, and the same for many partitions at once. `apart`: partitions that are asked one by one."""
+    """A Rule that also answers for many partitions at once. It is asked one by one for the partitions in `apart`."""
 
     def __init__(self, view: ControllerContext, rule: Rule, apart: Container[PartitionIndex] = ()) -> None:
         self._view = view
@@ -24,8 +24,8 @@ class SharedRule:
         self._apart = apart
         self._answers: dict[tuple[int, int], Change] = {}
         self._asked: list[tuple[LeaderAndIsr, Assignment]] = []
-        """Keys are identities, since hashing the values costs more than the rule: while an answer is kept, so are the
-        objects it is about, and no other can take their identity."""
+        """Keys are identities, since hashing the values costs more than the rule. While an answer is kept, so are its
+        objects, and no other object can take their identity."""
 
     def __call__(self, partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         return self._rule(partition, state)
@@ -53,7 +53,7 @@ class SharedRule:
 
 
 def decide(rule: Rule, partitions: Sequence[PartitionIndex], states: Sequence[LeaderAndIsr]) -> Sequence[Change]:
-    """By any rule, for many."""
+    """Ask any rule about many partitions."""
     if isinstance(rule, SharedRule):
         return rule.decide(partitions, states)
     return [rule(partition, state) for partition, state in zip(partitions, states, strict=True)]

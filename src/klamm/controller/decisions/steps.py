@@ -1,42 +1,45 @@
-"""What a decision yields: one Step at a time, each committed, applied and told before the decision goes on.
+"""What a decision yields: one Step at a time, each committed, applied and sent before the decision goes on.
 
 A decision is a generator over the controller's context. It is pure: no await, no clock, no IO. When it resumes, the
-context already holds what the step before it brought, so a later step is decided on what really happened. A step is
-small (`PARTITIONS_MAX`), carries its cause, and is the unit in which the loop is shared with everybody else.
+context already holds what the last step brought, and the yield returns the step's outcome, so a later step is decided
+on what really happened. Between two steps the loop serves everyone else.
 
-A change of partition state is not a value but a *rule*, because the truth may have moved: the rule is given the state
-as ZooKeeper holds it now, and is asked again when the write met a conflict.
+A change of partition state is not a value but a *rule*, because the truth may have moved: the rule gets the state that
+ZooKeeper holds now, and is asked again when the write met a conflict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import Op
+from klamm.model.ports import Delete, Set
 
 T = TypeVar("T")
 
 PARTITIONS_MAX: Final = 2_000
-"""Writes of one step: two multis of 1,000 in flight together, some 15 ms of our own work, far below the 50 ms for which
-the loop may be held."""
+"""Partitions of one step: two multis of 1,000 writes in flight together and about 15 ms of our own work, far below the
+50 ms for which the loop may be held."""
+
+ReplicasByBroker: TypeAlias = Mapping[BrokerId, Sequence[PartitionIndex]]
 
 
-class Write(NamedTuple):
-    """Write this state, then tell these replicas."""
+class WriteState(NamedTuple):
+    """Write this state, then send it to these replicas."""
 
     state: LeaderAndIsr
     recipients: tuple[BrokerId, ...]
     unclean: bool = False
 
 
-class Keep(NamedTuple):
-    """Nothing to write: the state is as it should be. The cache takes what was read."""
+class KeepState(NamedTuple):
+    """Write nothing: the state is as it should be. The context takes over what was read."""
 
     state: LeaderAndIsr
 
@@ -45,119 +48,199 @@ class Refuse(NamedTuple):
     reason: str
 
 
-Change: TypeAlias = Write | Keep | Refuse
+Change: TypeAlias = WriteState | KeepState | Refuse
 Rule: TypeAlias = Callable[[PartitionIndex, LeaderAndIsr], Change]
+FirstRule: TypeAlias = Callable[[PartitionIndex], WriteState | Refuse]
+"""For a partition that has no state yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Enum):
+    """When the requests of a step leave."""
+
+    NOW = "now"
+    WITH_NEXT = "with next"
+    """Together with the requests of the next step that sends, in one batch."""
+
+
+# --- steps that write to ZooKeeper ---
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeStates:
-    """Read the states again, decide by `rule`, write with version and fence, then move what succeeded."""
+    """Read the states again, ask `rule`, write with version and fence, and send what was written."""
 
-    cause: str
     partitions: Sequence[PartitionIndex]
     rule: Rule
-    partition_to: PartitionState | None = None
-    offline_on: BrokerId | None = None
-    """The replicas on this broker become OfflineReplica, and hear StopReplica first."""
-    send: bool = True
-    """False: the next step's batch takes along what this one has to tell."""
+    to: PartitionState | None = None
+    """Partitions that the rule does not refuse enter this state; None leaves them in theirs."""
+    send: Send = Send.NOW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class TakeReplicasOffline:
+    """Change the states of partitions on one broker, as ChangeStates does; send it StopReplica first. Its replicas
+    become OfflineReplica unless the rule refuses."""
+
+    broker: BrokerId
+    partitions: Sequence[PartitionIndex]
+    rule: Rule
+    send: Send = Send.NOW
+
+
+@dataclass(frozen=True, slots=True)
 class CreateStates:
-    """First leader and ISR of New partitions: creates their znodes."""
+    """Create the state znodes of New partitions and send their first leader and ISR to replicas that are new."""
 
-    cause: str
     partitions: Sequence[PartitionIndex]
+    rule: FirstRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """Memory and wire only. `fenced`: an empty fenced multi goes first, because what is told cannot be undone (D15)."""
+@dataclass(frozen=True, slots=True)
+class WriteAssignments:
+    """Write replica lists to the topic znode, then to the context. Where the write fails, neither changes."""
 
-    cause: str
-    partitions: Sequence[tuple[Sequence[PartitionIndex], PartitionState]] = ()
-    replicas: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
-    replica_to: ReplicaState | None = None
-    leader_and_isr: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
-    is_new: bool = False
-    """Those who hear LeaderAndIsr never had the replica: they may put it on any directory (KAFKA-10314)."""
-    stop_replica: Mapping[BrokerId, Sequence[PartitionIndex]] = field(default_factory=dict)
-    delete: bool = False
-    any_epoch: bool = False
-    """StopReplica without a leader epoch: the replica may have heard the current one, and an equal epoch is ignored by
-    brokers that compare (KAFKA-13972)."""
-    metadata: Iterable[PartitionIndex] | None = None
-    """UpdateMetadata for these; empty still sends the live brokers; None sends none."""
-    metadata_to: Sequence[BrokerId] | None = None
-    """None: every registered broker."""
-    fenced: bool = False
-    send: bool = True
-    """As in ChangeStates."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assign:
-    """Replica lists of partitions: the topic znode first, then the context; where the write fails, neither."""
-
-    cause: str
     assignments: Mapping[PartitionIndex, Assignment]
-    durable: bool = True
-    """False: the context only, for brokers that must hear a list before ZooKeeper may forget the one before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class WriteNodes:
+    """Fenced writes that change nothing in the context. A node that is already gone counts as deleted."""
+
+    ops: Sequence[Set | Delete]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopics:
+    """End a deletion: delete the znodes children first, then configuration and marker, then forget the topics."""
+
+    topics: Sequence[str]
+
+
+# --- steps that read from ZooKeeper ---
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshStates:
-    """Take over what leaders wrote, and tell everybody (never LeaderAndIsr: the leader epoch did not move)."""
+    """Take over what leaders wrote and send it in UpdateMetadata. LeaderAndIsr is not needed: the leader epoch did not
+    change."""
 
-    cause: str
     partitions: Sequence[PartitionIndex]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObserveTopicConfigs:
-    """Read which of these topics allow an unclean election: asked only for topics that cannot elect cleanly."""
+@dataclass(frozen=True, slots=True)
+class ReadUncleanElection:
+    """Read whether these topics allow unclean elections. Asked only for topics that cannot elect cleanly."""
 
-    cause: str
     topics: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteNodes:
-    """Fenced writes that no column follows from. What is gone already counts as deleted."""
-
-    cause: str
-    ops: Sequence[Op]
+# --- steps in memory ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopics:
-    """The end of a deletion: znodes children first, configuration, marker; then the context forgets the topics."""
-
-    cause: str
-    topics: Sequence[str]
+@dataclass(frozen=True, slots=True)
+class MovePartitions:
+    partitions: Sequence[PartitionIndex]
+    to: PartitionState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    replicas: ReplicasByBroker
+    to: ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class SwapAssignments:
+    """Replica lists in the context alone. Only `overlay` yields this: it also swaps them back."""
+
+    assignments: Mapping[PartitionIndex, Assignment]
+
+
+# --- steps that send ---
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeaderAndIsr:
+    """LeaderAndIsr about replicas that their brokers already have."""
+
+    replicas: ReplicasByBroker
+    send: Send = Send.NOW
+
+
+@dataclass(frozen=True, slots=True)
+class AddReplicas:
+    """Replicas that their brokers have never had become NewReplica. Their brokers receive LeaderAndIsr with is_new, and
+    may put them into any log directory (KAFKA-10314)."""
+
+    replicas: ReplicasByBroker
+
+
+@dataclass(frozen=True, slots=True)
+class SendMetadata:
+    """UpdateMetadata. Without partitions it still says which brokers are alive."""
+
+    partitions: Iterable[PartitionIndex] = ()
+    to: Sequence[BrokerId] | None = None
+    """None means every registered broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicas:
+    """StopReplica that deletes nothing."""
+
+    replicas: ReplicasByBroker
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReplicas:
+    """Check the fence, move the replicas to ReplicaDeletionStarted, then send StopReplica with delete. A deletion
+    cannot be undone and needs no write of its own, so the fence is checked in the same step (design D15)."""
+
+    replicas: ReplicasByBroker
+    any_epoch: bool = False
+    """Send no leader epoch: the broker may already have received the current one, and brokers that compare ignore a
+    StopReplica with an equal epoch (KAFKA-13972)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """Topics that are gone from ZooKeeper already."""
+    """Topics that are already gone from ZooKeeper: brokers drop their partitions, then the context does."""
 
-    cause: str
     topics: Sequence[str]
 
 
 Step: TypeAlias = (
     ChangeStates
+    | TakeReplicasOffline
     | CreateStates
-    | Move
-    | Assign
-    | RefreshStates
-    | ObserveTopicConfigs
+    | WriteAssignments
     | WriteNodes
     | RemoveTopics
+    | RefreshStates
+    | ReadUncleanElection
+    | MovePartitions
+    | MoveReplicas
+    | SwapAssignments
+    | SendLeaderAndIsr
+    | AddReplicas
+    | SendMetadata
+    | StopReplicas
+    | DeleteReplicas
     | ForgetTopics
 )
-Decision: TypeAlias = Iterator[Step] | Generator[Step, None, None]
+
+
+class StepOutcome(NamedTuple):
+    written: Sequence[PartitionIndex] = ()
+    """Partitions whose state was written."""
+
+
+Decision: TypeAlias = Generator[Step, StepOutcome, None]
+
+
+def only(step: Step) -> Decision:
+    """A decision of one step."""
+    yield step
 
 
 def chunked(items: Sequence[T], size: int = PARTITIONS_MAX) -> Iterator[Sequence[T]]:

@@ -1,9 +1,9 @@
-"""What this broker sees of the succession while it does not lead, and since when it sees it.
+"""What this broker sees of the election while it is not the controller, and since when.
 
 Reads are watched, so that each change is judged again: /config/extension/candidates, /brokers/ids and a request to move
-the office, beside the office itself. A verdict that must wait (`succession`) is kept with the moment it was first
-reached; as long as the same one is reached again its time runs on, and any other starts anew. Nobody sleeps on the
-event queue: one timer puts an event on it.
+the controller, beside /controller itself. A decision that must wait (see `succession`) is kept with the moment at which
+it was first made. As long as the same decision is made again its time runs on; any other starts anew. The event queue
+never waits: a timer puts an event on it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Set
 from typing import Final
 
 from klamm.controller.election.controller_election import NOBODY, Epoch, Holder
-from klamm.controller.election.succession import PATIENCE_MAX_S, Policy, Situation, Verdict, decide
+from klamm.controller.election.succession import PATIENCE_MAX_S, Policy, Situation, SuccessionDecision, decide
 from klamm.controller.recorder import Recorder
 from klamm.model.config import BrokerConfig, broker_id_of
-from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Clock, Watcher, ZooKeeper
+from klamm.zookeeper.retries import children_or_none
 from klamm.zookeeper.znodes import broker_id, candidates, controller_move
 
 UNFIT_AFTER: Final = 2
-"""Fail-overs in a row that failed."""
+"""This many fail-overs in a row failed."""
 UNFIT_S: Final = 60.0
-"""Nobody else learns of it: others see a live candidate, stand back for their patience, and then lead until we are fit
-again. A message of our failure would be one more thing that fails."""
+"""Other brokers do not learn of it: they see a live candidate, wait for their patience, and then lead until this one is
+fit again. A message about the failure would be one more thing that can fail."""
 
 
 class Candidacy:
@@ -36,7 +37,7 @@ class Candidacy:
         self._recorder = recorder
         self._watch = watch
         self._unfit_until = 0.0
-        self._verdict: Verdict | None = None
+        self._decision: SuccessionDecision | None = None
         self._since = 0.0
 
     def failed(self, times: int) -> None:
@@ -46,26 +47,28 @@ class Candidacy:
                 "controller-unfit", f"{times} fail-overs failed in a row", detail=f"{UNFIT_S:.0f} s"
             )
 
-    async def judge(self, holder: Holder | None, epoch: Epoch | None) -> tuple[Verdict | None, float | None]:
-        """What to do, and when to judge again if it is not due yet."""
+    async def decide(
+        self, holder: Holder | None, epoch: Epoch | None
+    ) -> tuple[SuccessionDecision | None, float | None]:
+        """What to do now, or when to decide again if it is not due yet."""
         situation = await self._observe(holder, epoch)
-        verdict = decide(situation, self._policy())
+        decision = decide(situation, self._policy())
         now = self._clock.monotonic()
-        if _key(verdict) != _key(self._verdict):
-            self._verdict, self._since = verdict, now
-        due = None if verdict is None else self._since + verdict.after_s
+        if _key(decision) != _key(self._decision):
+            self._decision, self._since = decision, now
+        due = None if decision is None else self._since + decision.after_s
         if due is not None and due <= now:
-            return verdict, None
+            return decision, None
         if situation.unfit and situation.me in situation.candidates:
             due = self._unfit_until if due is None else min(due, self._unfit_until)
         return None, due
 
     def forget(self) -> None:
-        """Acted upon, or no longer ours to judge."""
-        self._verdict = None
+        """The decision was carried out."""
+        self._decision = None
 
     async def may_lead(self) -> bool:
-        """Of a broker that has a reason to: not if it is none of the candidates and fallback is forbidden."""
+        """False if there are candidates, this broker is not one of them, and fallback is forbidden."""
         if self._config.controller_fallback:
             return True
         preferred = await self.candidates()
@@ -76,7 +79,7 @@ class Candidacy:
         for name in names:
             if not candidates.ids_of([name]):
                 path = f"{candidates.PARENT}/{name}"
-                self._recorder.znode_skipped(ZNodeError(path, "its name is no broker id"))
+                self._recorder.znode_skipped(ZNodeError(path, "its name is not a broker id"))
         return frozenset(candidates.ids_of(names))
 
     # --- inside ---
@@ -100,31 +103,31 @@ class Candidacy:
             (registered,) = await self._zk.get_many([broker_id.path(holder.broker)])
             holder_session_id = registered.stat.ephemeral_owner if registered else None
         return Situation(
-            self._me,
-            self._zk.session_id,
-            holder,
-            epoch,
-            preferred,
-            live,
-            holder_session_id,
-            self._clock.monotonic() < self._unfit_until,
-            asked_for,
+            me=self._me,
+            session_id=self._zk.session_id,
+            holder=holder,
+            epoch=epoch,
+            candidates=preferred,
+            live=live,
+            holder_session_id=holder_session_id,
+            unfit=self._clock.monotonic() < self._unfit_until,
+            asked_for=asked_for,
         )
 
     async def _live(self) -> Set[BrokerId]:
-        """By name alone: a registration that cannot be read is still a broker's."""
+        """By name alone: a broker whose registration cannot be read is still alive."""
         return frozenset(candidates.ids_of(await self._names(broker_id.PARENT)))
 
     async def _names(self, parent: str) -> list[str]:
-        """Children, watched; of a parent that does not exist its creation is, for it is the operator's to create."""
+        """Children, watched. If the parent does not exist, its creation is watched; the operator creates it."""
         while True:
-            try:
-                return sorted(await self._zk.children(parent, self._watch))
-            except NoNode:
-                if await self._zk.exists(parent, self._watch) is None:
-                    return []
+            names = await children_or_none(self._zk, parent, self._watch)
+            if names is not None:
+                return names
+            if await self._zk.exists(parent, self._watch) is None:
+                return []
 
 
-def _key(verdict: Verdict | None) -> object:
-    """What makes two verdicts one: a candidate more or less in the cause does not start the waiting anew."""
-    return None if verdict is None else (verdict.action, verdict.czxid, verdict.after_s)
+def _key(decision: SuccessionDecision | None) -> object:
+    """Equal for decisions that are the same: another candidate in the cause does not restart the waiting."""
+    return None if decision is None else (decision.action, decision.czxid, decision.after_s)

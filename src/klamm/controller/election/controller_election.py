@@ -1,12 +1,12 @@
-"""The office of the controller: /controller says who holds it, /controller_epoch fences what the holder writes.
+"""The election of the controller: /controller names it, /controller_epoch fences what it writes.
 
-The one place that reads and writes these two. Every change of holder is one multi: (delete the old node, with its
-version) + create ours, ephemeral + set the epoch, with its version. So there is no moment with two holders nor, on a
-take-over, one with none; the fence of the former holder fails from that zxid on, and the end of its session does not
-remove our node. JVM brokers of 2.5.1 and 3.9.1 accept this (design D12).
+Only this module reads and writes these two znodes. Every change of controller is one multi: (delete the old node, with
+its version) + create ours, ephemeral + set the epoch, with its version. So there are never two controllers and, on a
+take-over, there is always one; the fence of the former controller fails from that zxid on, and the end of its session
+does not remove our node. JVM brokers of 2.5.1 and 3.9.1 accept this (design D12).
 
 - A persistent /controller belongs to a KRaft migration and is never touched.
-- A lost answer is resolved by reading: our session holds the node and the epoch is the one we tried to write.
+- A lost answer is resolved by reading: our session owns the node and the epoch is the one we tried to write.
 - The epoch never goes back, whatever was done to its znode; see `_next_epoch`.
 """
 
@@ -29,7 +29,7 @@ from klamm.model.errors import (
 from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.ports import Check, Clock, Create, CreateMode, Delete, Fence, Node, Op, Set, Stat, Watcher, ZooKeeper
 from klamm.model.settings import INT_MAX
-from klamm.zookeeper.retries import RECONNECT_PAUSE_S, until_connected
+from klamm.zookeeper.retries import RECONNECT_PAUSE_S, children_or_none, until_connected
 from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import controller_epoch as epoch_znode
 from klamm.zookeeper.znodes import partition_state
@@ -39,21 +39,21 @@ log = logging.getLogger(__name__)
 
 NOBODY: Final = NO_LEADER
 PERSISTENT: Final = 0
-"""The owner of a node that no session owns."""
+"""The owner of a persistent node."""
 EPOCH_GAP: Final = 1_000
-"""What is added where the epoch can only be guessed: more elections than nobody saw and that wrote no state."""
+"""Added where the epoch can only be guessed: more than the elections that left no trace can be."""
 VERSIONS_SKIPPED_MAX: Final = 10_000
-"""In one transaction: 0.4 MB of the 1 MB that ZooKeeper takes."""
+"""In one transaction: 0.4 MB of the 1 MB that ZooKeeper accepts."""
 EPOCH_MAX: Final = INT_MAX - 1_000_000
-"""Above it a number is junk: the epoch is an int32 on the wire and must have room to grow."""
+"""A greater number is junk: the epoch is an int32 on the wire and must have room to grow."""
 STATES_WINDOW: Final = 2_000
 
 
 class Holder(NamedTuple):
-    """What /controller says, and whose session says so."""
+    """Content of /controller, and the session that owns it."""
 
     broker: BrokerId
-    """NOBODY: its data cannot be read."""
+    """NOBODY if the data cannot be read."""
     owner: int
     czxid: int
     version: int
@@ -61,22 +61,24 @@ class Holder(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What /controller_epoch says."""
+    """Content of /controller_epoch."""
 
     value: ControllerEpoch
     zk_version: int
     problem: ZNodeError | None = None
-    """Why the value is only a guess."""
+    """Why the value is only a guess; None if it is not."""
 
 
 class Won(NamedTuple):
+    """An election that this broker won."""
+
     epoch: ControllerEpoch
     zk_version: int
     healed: ZNodeError | None = None
-    """What was wrong with /controller_epoch before."""
+    """What was wrong with /controller_epoch before, if anything."""
 
 
-class Office:
+class ControllerElection:
     def __init__(self, zk: ZooKeeper, clock: Clock, me: BrokerId, watch: Watcher) -> None:
         self._zk = zk
         self._clock = clock
@@ -87,8 +89,8 @@ class Office:
     def is_ours(self, holder: Holder | None) -> bool:
         return holder is not None and holder.owner == self._zk.session_id
 
-    async def look(self) -> tuple[Holder | None, Epoch | None]:
-        """Both, of one moment, and watched, whether they are there or not; no epoch where its znode is missing."""
+    async def read(self) -> tuple[Holder | None, Epoch | None]:
+        """Read both znodes at one moment, and watch them. Each is None if it does not exist."""
         paths = [controller_znode.PATH, epoch_znode.PATH]
         node, epoch_node = await self._zk.get_many_and_watch(paths, self._watch)
         epoch = None if epoch_node is None else _epoch_of(epoch_node)
@@ -97,24 +99,24 @@ class Office:
         return None if node is None else _holder_of(node), epoch
 
     async def stand(self) -> Won | None:
-        """Take the office if nobody holds it, or our own session does without leading: a lost answer, edited data.
-        None if somebody else holds it."""
+        """Become controller if there is none, or if our own session owns /controller without leading: after a lost
+        answer, or edited data. None if another broker is controller."""
         return await self._take(lambda holder: holder is None or self.is_ours(holder))
 
     async def take_over(self, czxid: int) -> Won | None:
-        """Replace this very node. None if it is gone or was replaced by another: whoever that is was not meant."""
+        """Replace the /controller node that was created by this zxid. None if it is gone or was replaced meanwhile."""
         return await self._take(
             lambda holder: holder is not None and holder.czxid == czxid and holder.owner != PERSISTENT
         )
 
-    async def give_back(self, fence: Fence) -> None:
-        """Delete our own node, fenced: everybody stands again."""
+    async def resign(self, fence: Fence) -> None:
+        """Delete our own node, fenced, so that all brokers stand again."""
         try:
-            holder, _ = await until_connected(self.look)
+            holder, _ = await until_connected(self.read)
             if holder is not None and self.is_ours(holder):
                 await self._zk.multi([Check(*fence), Delete(controller_znode.PATH, holder.version)])
         except ZooKeeperError as error:
-            log.warning("/controller could not be given back: %s", error)
+            log.warning("cannot delete /controller: %s", error)
 
     # --- inside ---
 
@@ -122,7 +124,7 @@ class Office:
         tried: Won | None = None
         while True:
             try:
-                holder, epoch = await self.look()
+                holder, epoch = await self.read()
                 if tried is not None and epoch is not None and epoch.value == tried.epoch and self.is_ours(holder):
                     return tried._replace(zk_version=epoch.zk_version)  # the answer was lost, the election was not
                 if not may_replace(holder):
@@ -137,7 +139,7 @@ class Office:
                 self._greatest_seen = tried.epoch
                 return tried._replace(zk_version=results[-1].version)
             for result in results:
-                # Somebody was faster, or wrote the epoch: look again. Anything else would fail again.
+                # Another broker was faster, or the epoch was written: read again. Any other error would come again.
                 overtaken = (NodeExists, NoNode, BadVersion, RuntimeInconsistency)
                 if isinstance(result, ZooKeeperError) and not isinstance(result, overtaken):
                     raise result
@@ -149,35 +151,35 @@ class Office:
         written = epoch_znode.encode(epoch)
         ops.append(Set(epoch_znode.PATH, written, known.zk_version))
         if known.problem is not None:
-            # A healed epoch jumps. Its version goes along: should the number be lost once more, before any state was
-            # written under it, nothing else would tell a broker that has just started how far it was.
+            # A healed epoch jumps, and its version with it: if the number is lost once more before a state is written
+            # under it, the version is all that tells a broker that has just started how far the epoch was.
             behind = min(epoch - known.zk_version - 1, VERSIONS_SKIPPED_MAX)
             ops += [Set(epoch_znode.PATH, written)] * behind
         return ops
 
     async def _create_epoch(self) -> Epoch:
-        """Missing: a new cluster, where it begins at 0, or somebody deleted it.
+        """Create the missing znode: at 0 in a new cluster, else it was deleted.
 
-        Then its version goes up with the epoch: fences are versions, and a new node counts from 0. A former controller
-        that has not heard of the deletion would find its version again after a few elections, and write.
+        Then its version is raised to the epoch: fences are versions, and a new node counts from 0. Without this a
+        former controller that has not seen the deletion would find its version again after a few elections, and write.
         """
         floor = max(self._greatest_seen, await self._greatest_in_states())
         first = ControllerEpoch(floor + EPOCH_GAP if floor else INITIAL_CONTROLLER_EPOCH)
         document = epoch_znode.encode(first)
         sets = [Set(epoch_znode.PATH, document)] * min(first, VERSIONS_SKIPPED_MAX)
         *_, last = await self._zk.multi([Create(epoch_znode.PATH, document), *sets])
-        # Whoever created it just now, if it was not we: the version in the election's multi decides.
-        problem = ZNodeError(epoch_znode.PATH, f"it was deleted; goes on from {first}") if floor else None
+        # If another broker has just created it, the version in the election's multi decides.
+        problem = ZNodeError(epoch_znode.PATH, f"it was deleted; the epoch goes on from {first}") if floor else None
         return Epoch(first, last.version if isinstance(last, Stat) else 0, problem)
 
     async def _next_epoch(self, known: Epoch) -> ControllerEpoch:
-        """Greater than any epoch that a broker may have heard: brokers refuse whoever comes with a lower one, and a
+        """Greater than any epoch that a broker may have received: brokers refuse a controller with a lower one, and a
         state written under a greater one is not touched.
 
         Every election sets the znode once, a healing one as often as its epoch jumps, so the data version counts them:
-        a number below the version was written by hand. What we read ourselves at each change of holder counts too.
-        Where the number is lost as well (junk, or a node created anew), the greatest controller epoch in any
-        partition's state is a lower bound only, since a controller need not write a state; hence the gap.
+        a number below the version was written by hand. The epochs that we read at earlier elections count too. Where
+        the number is lost as well (junk, or a new node), the greatest controller epoch in any partition's state is only
+        a lower bound, since a controller need not write a state; hence the gap.
         """
         floor = max(known.value, self._greatest_seen, known.zk_version)
         if known.problem is not None and known.value == INITIAL_CONTROLLER_EPOCH:
@@ -186,11 +188,8 @@ class Office:
 
     async def _greatest_in_states(self) -> ControllerEpoch:
         greatest = INITIAL_CONTROLLER_EPOCH
-        try:
-            topics = sorted(await self._zk.children(topic_znode.PARENT))
-        except NoNode:
-            return greatest
-        # By listing, not by the topics' own znodes: one that cannot be read has states all the same.
+        topics = await children_or_none(self._zk, topic_znode.PARENT) or []
+        # By listing, not from the topics' own znodes: a topic whose znode cannot be read still has states.
         listed = await self._zk.children_many([partition_state.partitions_path(topic) for topic in topics])
         states = [
             partition_state.path(TopicPartition(topic, int(number)))

@@ -1,1 +1,1 @@
-"""Steps carried out: committed to ZooKeeper, applied to the context, sent to the brokers."""
+"""Carries out steps: commits them to ZooKeeper, applies them to the context, sends them to the brokers."""

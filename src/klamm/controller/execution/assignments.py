@@ -1,9 +1,9 @@
-"""Topic znodes rewritten: some partitions get another replica list, everything else in the document stays as found.
+"""Rewrites topic znodes: some partitions get another replica list, everything else in the document stays as found.
 
-The document holds all partitions of a topic, and others write it too: growth by whoever handles CreatePartitions. Kafka
-writes it unconditionally, so that a reassignment and a growth overwrite each other (controller.md 12.3). Here it is
-read, merged, and written with the version that was read; a conflict, or an answer that was lost, starts again with the
-read, and a document that already says what is wanted is done.
+The document holds all partitions of a topic, and others write it too: the broker that handles CreatePartitions grows
+it. Kafka writes it unconditionally, so that a reassignment and a growth overwrite each other. Here it is read, merged,
+and written with the version that was read. A conflict or a lost answer starts again with the read; a document that
+already says what is wanted is done.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from klamm.model.ports import Node, Op, Set
 from klamm.zookeeper.znodes import topic as topic_znode
 
 TOPICS_PER_WRITE: Final = 10
-"""Of one transaction: a topic of 2,000 partitions is 40 kB, and ZooKeeper refuses a transaction above 1 MB."""
+"""In one transaction: a topic of 2,000 partitions takes 40 kB, and ZooKeeper refuses a transaction above 1 MB."""
 
 
 async def write_assignments(committer: Committer, wanted: Mapping[str, Mapping[int, Assignment]]) -> Mapping[str, str]:
-    """Topics that could not be written, and why. Raises ControllerMoved."""
+    """Returns the topics that could not be written, and why. Raises ControllerMoved."""
     failed: dict[str, str] = {}
     topics = sorted(wanted)
     for start in range(0, len(topics), TOPICS_PER_WRITE):
@@ -31,14 +31,14 @@ async def write_assignments(committer: Committer, wanted: Mapping[str, Mapping[i
             pending = await _write_once(committer, {topic: wanted[topic] for topic in pending}, failed)
             if not pending:
                 break
-        failed.update(dict.fromkeys(pending, f"it changed {ROUNDS_MAX} times while we tried to write it"))
+        failed.update(dict.fromkeys(pending, f"it changed during each of {ROUNDS_MAX} attempts to write it"))
     return failed
 
 
 async def _write_once(
     committer: Committer, wanted: Mapping[str, Mapping[int, Assignment]], failed: dict[str, str]
 ) -> list[str]:
-    """Topics that are to be read again."""
+    """Returns the topics that must be read again."""
     paths = [topic_znode.path(topic) for topic in wanted]
     nodes = dict(zip(wanted, await committer.read(paths), strict=True))
     ops: dict[str, Op] = {}
@@ -55,7 +55,7 @@ async def _write_once(
 
 
 def _merged(topic: str, node: Node | None, wanted: Mapping[int, Assignment]) -> Op | None:
-    """None: it says so already."""
+    """None if the document already says what is wanted."""
     path = topic_znode.path(topic)
     if node is None:
         raise ZNodeError(path, "the topic is gone")

@@ -1,9 +1,9 @@
-"""What one step tells the brokers. Built by the step, sealed once, never shared or reused: nothing to clear, so a
-failure cannot poison the next one (Kafka's batch objects outlive even a resignation: controller.md 12.3).
+"""The requests of one step, or of several that are sent together. A batch is built once, encoded once and never reused:
+there is nothing to clear, so a failure cannot poison the next batch, as it can in Kafka's ControllerBrokerRequestBatch.
 
-Order within a batch, per broker: LeaderAndIsr, UpdateMetadata, StopReplica. Whoever hears LeaderAndIsr about a
-partition, everybody hears UpdateMetadata about it. Only registered brokers, shutting-down ones included, are told
-anything: a dead broker is told all again when it registers.
+The order within a batch is, per broker: LeaderAndIsr, UpdateMetadata, StopReplica. Every partition sent in LeaderAndIsr
+also goes to all brokers in UpdateMetadata. Only registered brokers are sent anything, including those that are shutting
+down: a dead broker receives everything again when it registers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from klamm.model.ids import EPOCH_DURING_DELETE, NO_EPOCH, BrokerId
 class Stop(NamedTuple):
     delete: bool
     leader_epoch: int
-    """As it was when the stop was decided, before any write of the same step raised it."""
+    """As it was when the stop was decided, before a write of the same step raised it."""
 
 
 class RequestBatch:
     def __init__(self) -> None:
         self.leader_and_isr: dict[BrokerId, set[PartitionIndex]] = {}
         self.new: dict[BrokerId, set[PartitionIndex]] = {}
-        """Of those, the replicas that are new to their broker; once new, always new."""
+        """Replicas in `leader_and_isr` that are new to their broker; within a batch, once new is always new."""
         self.metadata: set[PartitionIndex] = set()
         self.metadata_to: set[BrokerId] = set()
         self.stop_replica: dict[BrokerId, dict[PartitionIndex, Stop]] = {}
@@ -50,24 +50,24 @@ class RequestBatch:
         partitions: Sequence[PartitionIndex],
         recipients: Sequence[tuple[BrokerId, ...]],
     ) -> None:
-        """Changed states, each with who hears LeaderAndIsr about it. Of a topic that leaves, nobody hears metadata
-        where no replica is told anything."""
+        """Written states, each with the recipients of its LeaderAndIsr. A partition of a topic being deleted that has
+        no recipients is not sent in UpdateMetadata either."""
         alike: dict[tuple[BrokerId, ...], list[PartitionIndex]] = {}
         for partition, brokers in zip(partitions, recipients, strict=True):
             alike.setdefault(brokers, []).append(partition)
         for brokers, group in alike.items():
-            told = group if brokers else [i for i in group if not view.is_leaving(i)]
+            sent = group if brokers else [i for i in group if not view.is_leaving(i)]
             for broker in brokers:
                 if broker in view.brokers:
-                    self.leader_and_isr.setdefault(broker, set()).update(told)
-            if told:
-                self.metadata.update(told)
+                    self.leader_and_isr.setdefault(broker, set()).update(sent)
+            if sent:
+                self.metadata.update(sent)
                 self.metadata_to.update(view.brokers)
 
     def add_leader_and_isr_on(
         self, view: ControllerContext, broker: BrokerId, partitions: Sequence[PartitionIndex]
     ) -> None:
-        """Many partitions of one broker, known already: a start or a fail-over."""
+        """Many partitions that one broker already has: after its start, or a fail-over."""
         if broker in view.brokers:
             self.leader_and_isr.setdefault(broker, set()).update(partitions)
         self.metadata.update(partitions)
@@ -76,8 +76,8 @@ class RequestBatch:
     def add_metadata(
         self, view: ControllerContext, brokers: Iterable[BrokerId] | None, partitions: Iterable[PartitionIndex]
     ) -> None:
-        """No partitions still tells who is alive. Partitions without leadership info have nothing to tell yet, unless
-        their topic is being deleted: brokers forget them all the same, it may only be we who could not read it."""
+        """Without partitions the request still says who is alive. Partitions without a state are left out, unless their
+        topic is being deleted: perhaps only this controller could not read the state, and brokers must drop them."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
         state_of, deleting = view.columns.state, view.deleting
         self.metadata.update(

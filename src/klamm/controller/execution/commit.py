@@ -1,12 +1,12 @@
-"""Steps reach ZooKeeper here: bulk, versioned, fenced by /controller_epoch, and sure of their outcome.
+"""Writes to ZooKeeper: in bulk, versioned, fenced by /controller_epoch, and with a known outcome.
 
 Three things can happen to a write, and each ends in a known state:
 
-- a conflict: the leader changed the ISR meanwhile. The multi failed as a whole; all of it is read again, once, and the
-  rule is asked again (design D2: dropping the conflicting ones one by one took 500 rounds for one batch).
-- a lost connection: it may have been applied. The state is read back; with our controller epoch, the leader epoch that
-  we wrote and the next version it can only be ours.
-- the fence fails: somebody else was elected. ControllerMoved, and nothing of that multi was applied.
+- A conflict: the leader changed the ISR meanwhile, and the multi failed as a whole. All of it is read again, once, and
+  the rule is asked again (design D2: dropping conflicts one by one took 500 rounds for one batch).
+- A lost connection: the write may have been applied. The state is read back; if it has our controller epoch, the leader
+  epoch that we wrote and the next version, it can only be ours.
+- The fence fails: another controller was elected. ControllerMoved is raised, and nothing of that multi was applied.
 """
 
 from __future__ import annotations
@@ -16,29 +16,42 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.decisions.faults import find_fault
 from klamm.controller.decisions.shared_rule import decide
-from klamm.controller.decisions.steps import Keep, Refuse, Rule, Write
+from klamm.controller.decisions.steps import KeepState, Refuse, Rule, WriteState
+from klamm.controller.execution.decoding import decoded
 from klamm.model.errors import BadVersion, ConnectionLoss, ControllerMoved, NoNode, ZNodeError, ZooKeeperError
-from klamm.model.ids import ControllerEpoch
 from klamm.model.partition import LeaderAndIsr
-from klamm.model.ports import Check, Contents, Create, Delete, Fence, Node, Op, OpResult, Sets, ZooKeeper
+from klamm.model.ports import (
+    NO_NODE_VERSION,
+    Check,
+    Contents,
+    Create,
+    Delete,
+    Fence,
+    Node,
+    Op,
+    OpResult,
+    Sets,
+    ZooKeeper,
+)
 from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import controller_epoch as controller_epoch_znode
 from klamm.zookeeper.znodes import partition_state
 
 ROUNDS_MAX: Final = 20
-"""A conflict means that a leader wrote between our read and our write, a window of milliseconds; after this many in a
+"""A conflict means that a leader wrote between our read and our write, a window of milliseconds. After this many in a
 row something writes in a loop, and the partition is left to the next trigger."""
 
 
-class Outcome:
-    """Of one slice, in columns: what was written with its new version, what was left as it is, what nobody may do."""
+class Committed:
+    """The outcome of one slice, in columns: states written with their new versions, states kept, changes refused."""
 
     __slots__ = ("kept", "kept_states", "kept_versions", "refused", "versions", "writes", "written")
 
     def __init__(self) -> None:
         self.written: list[PartitionIndex] = []
-        self.writes: list[Write] = []
+        self.writes: list[WriteState] = []
         self.versions: list[int] = []
         self.kept: list[PartitionIndex] = []
         self.kept_states: list[LeaderAndIsr] = []
@@ -50,14 +63,14 @@ class Outcome:
         self.kept_states.append(state)
         self.kept_versions.append(version)
 
-    def write(self, partition: PartitionIndex, change: Write, version: int) -> None:
+    def write(self, partition: PartitionIndex, change: WriteState, version: int) -> None:
         self.written.append(partition)
         self.writes.append(change)
         self.versions.append(version)
 
 
 class Observed(NamedTuple):
-    """Partitions with their states as read, in columns."""
+    """Partitions with their states as read, in columns. The states are None where there is no znode."""
 
     partitions: Sequence[PartitionIndex]
     paths: Sequence[str]
@@ -66,30 +79,29 @@ class Observed(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Writes, in columns, each with the version that it expects."""
+    """Writes in columns, each with the version that it expects."""
 
     partitions: Sequence[PartitionIndex]
     paths: Sequence[str]
-    writes: Sequence[Write]
+    writes: Sequence[WriteState]
     versions: Sequence[int]
 
 
-Unsure: TypeAlias = Mapping[PartitionIndex, tuple[Write, int]]
-"""Writes whose answer was lost, with the version that they expected."""
+Unsure: TypeAlias = Mapping[PartitionIndex, tuple[WriteState, int]]
+"""Writes whose answer was lost, with the version that each expected."""
 
 
 class Committer:
-    """One term of one controller: made at the election, dropped at the resignation."""
+    """Belongs to one term: made at the election, dropped at the resignation."""
 
-    def __init__(self, zk: ZooKeeper, controller_epoch: ControllerEpoch, epoch_zk_version: int) -> None:
+    def __init__(self, zk: ZooKeeper, epoch_zk_version: int) -> None:
         self._zk = zk
-        self.controller_epoch = controller_epoch
         self.fence = Fence(controller_epoch_znode.PATH, epoch_zk_version)
 
     async def read_states(self, view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(view, partitions)
         contents = await until_connected(lambda: self._zk.read_many(paths)) if paths else Contents([], [])
-        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
+        return Observed(partitions, paths, decode_states(paths, contents), contents.versions)
 
     async def change_states(
         self,
@@ -97,16 +109,16 @@ class Committer:
         partitions: Sequence[PartitionIndex],
         rule: Rule,
         fresh: Collection[PartitionIndex] = (),
-    ) -> Outcome:
-        """`fresh`: partitions whose cached state this very event wrote; they are not read again unless they
-        conflict. Several may be under way at once; between reading, deciding and writing the loop is given away, so
-        that their work does not add up to one hold."""
-        outcome = Outcome()
+    ) -> Committed:
+        """`fresh`: partitions whose state this very event wrote; they are not read again unless they conflict. Several
+        calls may be under way at once. Each yields to the loop between reading, deciding and writing, so that their
+        work does not add up to one long hold."""
+        outcome = Committed()
         unsure: Unsure = {}
         pending: Sequence[PartitionIndex] = partitions
         for _ in range(ROUNDS_MAX):
             seen = await self._observe(view, pending, fresh)
-            writes = _decide(seen, rule, unsure, outcome)
+            writes = _decide(view, seen, rule, unsure, outcome)
             if not writes.partitions:
                 return outcome
             await asyncio.sleep(0)
@@ -114,7 +126,9 @@ class Committer:
             if not pending:
                 return outcome
             fresh = ()
-        outcome.refused.extend((i, f"the state changed {ROUNDS_MAX} times while we tried to write it") for i in pending)
+        outcome.refused.extend(
+            (i, f"the state changed during each of {ROUNDS_MAX} attempts to write it") for i in pending
+        )
         return outcome
 
     async def _observe(
@@ -138,8 +152,8 @@ class Committer:
     async def create_states(
         self, view: ControllerContext, states: Mapping[PartitionIndex, LeaderAndIsr]
     ) -> tuple[dict[PartitionIndex, int], dict[PartitionIndex, tuple[LeaderAndIsr, int]]]:
-        """Znodes of partitions that never had a state. Returns versions of ours, and states that somebody else
-        wrote."""
+        """Create the znodes of partitions that have never had a state. Returns the versions of ours, and states that
+        already existed."""
         ours: dict[PartitionIndex, int] = {}
         foreign: dict[PartitionIndex, tuple[LeaderAndIsr, int]] = {}
         pending = dict(states)
@@ -148,7 +162,7 @@ class Committer:
             ops, state_of = self._creations(view, pending, existing)
             results = await self._try_write(ops)
             if any(isinstance(result, NoNode) for result in results):
-                break  # the topic itself is gone: its watch has fired, and TopicChange will forget it
+                break  # the topic itself is gone: its watch has fired, and TopicChange forgets it
             for op, result in zip(ops, results, strict=True):
                 if not isinstance(result, ZooKeeperError):
                     existing.add(op.path)
@@ -157,7 +171,7 @@ class Committer:
                         del pending[state_of[op.path]]
             if not pending:
                 break
-            # Some node was there already: an earlier attempt, a lost answer, or a stranger. Look before the next try.
+            # Some node already existed: an earlier attempt, a lost answer, or another writer. Read before the next try.
             paths = [op.path for op in ops if op.path not in existing]
             for path, node in zip(paths, await self.read(paths), strict=True):
                 if node is None:
@@ -165,34 +179,36 @@ class Committer:
                 existing.add(path)
                 if path in state_of:
                     partition = state_of[path]
-                    found = _decoded(path, node)
-                    assert found is not None
                     wanted = pending.pop(partition)
-                    if isinstance(found, ZNodeError):
+                    try:
+                        found = decoded(partition_state.decode, path, node.data)
+                    except ZNodeError:
                         continue
-                    if found[0] == wanted:
-                        ours[partition] = found[1]
+                    if found == wanted:
+                        ours[partition] = node.stat.version
                     else:
-                        foreign[partition] = found
+                        foreign[partition] = found, node.stat.version
         return ours, foreign
 
     async def check_fence(self) -> None:
-        """Nothing to write, but what follows must not be told by a controller that is none any more."""
+        """Write nothing, but raise ControllerMoved if another controller was elected: call it before sending a request
+        that cannot be undone."""
         await self.write([])
 
     async def write(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Fenced; outcome per operation. Sure: after a lost connection it is tried again, so make `ops` idempotent."""
+        """Fenced, with one result per operation. Repeated after a lost connection, so `ops` must be idempotent."""
         return await until_connected(lambda: self._fenced(ops))
 
     async def delete(self, paths: Sequence[str]) -> list[str]:
-        """In this order, which must be children first. What is gone already is deleted. Returns what resists."""
+        """In this order, which must be children first. A node that is already gone counts as deleted. Returns the nodes
+        that could not be deleted."""
         pending = list(paths)
         for _ in range(ROUNDS_MAX):
             if not pending:
                 break
             results = await self.write([Delete(path) for path in pending])
             failed = [path for path, r in zip(pending, results, strict=True) if isinstance(r, ZooKeeperError)]
-            # One missing node fails its whole multi: look at all of them at once, not at one culprit a round.
+            # One missing node fails its whole multi: read all of them at once, not one per round.
             nodes = await self.read(failed)
             remaining = [path for path, node in zip(failed, nodes, strict=True) if node is not None]
             if remaining == pending:
@@ -201,7 +217,7 @@ class Committer:
         return pending
 
     async def delete_trees(self, roots: Sequence[str]) -> list[str]:
-        """Each root with everything below it, whoever put it there. Returns what resists."""
+        """Each root with everything below it. Returns the nodes that could not be deleted."""
         layers: list[list[str]] = [list(roots)]
         while layers[-1]:
             above = layers[-1]
@@ -211,8 +227,8 @@ class Committer:
 
     # --- inside ---
 
-    async def _write_states(self, pending: Pending, outcome: Outcome) -> tuple[list[PartitionIndex], Unsure]:
-        """Returns what must be decided again, and of that what may have been applied."""
+    async def _write_states(self, pending: Pending, outcome: Committed) -> tuple[list[PartitionIndex], Unsure]:
+        """Returns the partitions that must be decided again, and which of their writes may have been applied."""
         different = {id(write): write for write in pending.writes}
         encoded = {key: partition_state.encode(write.state) for key, write in different.items()}
         data = [encoded[id(write)] for write in pending.writes]
@@ -223,7 +239,7 @@ class Committer:
             outcome.versions += [version + 1 for version in pending.versions]
             return [], {}
         again: list[PartitionIndex] = []
-        unsure: dict[PartitionIndex, tuple[Write, int]] = {}
+        unsure: dict[PartitionIndex, tuple[WriteState, int]] = {}
         for partition, _, write, version, result in zip(*pending, results, strict=True):
             if not isinstance(result, ZooKeeperError):
                 outcome.write(partition, write, version + 1)
@@ -236,7 +252,7 @@ class Committer:
     def _creations(
         self, view: ControllerContext, states: Mapping[PartitionIndex, LeaderAndIsr], existing: Collection[str]
     ) -> tuple[list[Create], dict[str, PartitionIndex]]:
-        """Parents in front of children; one list, so that a small topic comes to life in one transaction."""
+        """Parents before children, in one list, so that a small topic is created in one transaction."""
         ops: dict[str, Create] = {}
         state_of: dict[str, PartitionIndex] = {}
         looked_at: set[str] = set()
@@ -255,7 +271,7 @@ class Committer:
         return [op for path, op in ops.items() if path not in existing], state_of
 
     async def _try_write(self, ops: Sequence[Op]) -> list[OpResult]:
-        """As `write`, but tried once: where the connection broke, the result is ConnectionLoss."""
+        """Like `write`, but without repetition: if the connection is lost, the results are ConnectionLoss."""
         try:
             return await self._fenced(ops)
         except ConnectionLoss as lost:
@@ -264,13 +280,13 @@ class Committer:
     async def _fenced(self, ops: Sequence[Op]) -> list[OpResult]:
         try:
             if not ops:
-                # write_many of nothing would check nothing.
+                # write_many without operations would check nothing.
                 results = await self._zk.multi([Check(*self.fence)])
                 if isinstance(results[0], ZooKeeperError):
                     raise results[0]
                 return []
             return await self._zk.write_many(ops, self.fence)
-        except (BadVersion, NoNode) as error:  # deleted is as good as moved: behind this fence nothing is written
+        except (BadVersion, NoNode) as error:  # a deleted fence is as good as a moved one
             if error.path != self.fence.path:
                 raise
             raise ControllerMoved(f"{error.path} is no longer at version {self.fence.version}") from error
@@ -289,32 +305,51 @@ def state_paths(view: ControllerContext, partitions: Sequence[PartitionIndex]) -
     )
 
 
-def _decide(seen: Observed, rule: Rule, unsure: Unsure, outcome: Outcome) -> Pending:
-    """What to write. What needs no write, or may have none, goes into the outcome."""
+def decode_states(paths: Sequence[str], contents: Contents) -> Sequence[LeaderAndIsr | ZNodeError | None]:
+    try:
+        return partition_state.decode_many(paths, contents)
+    except Exception:  # the codec did not expect one of them: decode them one by one
+        return [_state_or_error(*node) for node in zip(paths, contents.data, contents.versions, strict=True)]
+
+
+def _state_or_error(path: str, data: bytes | None, version: int) -> LeaderAndIsr | ZNodeError | None:
+    try:
+        return None if version == NO_NODE_VERSION else decoded(partition_state.decode, path, data)
+    except ZNodeError as error:
+        return error
+
+
+def _decide(view: ControllerContext, seen: Observed, rule: Rule, unsure: Unsure, outcome: Committed) -> Pending:
+    """Returns what to write. Partitions to keep or refuse go into the outcome."""
     if unsure or not {LeaderAndIsr}.issuperset(map(type, seen.states)):
         seen = _settled(seen, unsure, outcome)
     states = cast(Sequence[LeaderAndIsr], seen.states)
-    changes = decide(rule, seen.partitions, states)
+    try:
+        changes = decide(rule, seen.partitions, states)
+    except Exception:
+        state_of = dict(zip(seen.partitions, states, strict=True))
+        find_fault(view, seen.partitions, lambda partition: rule(partition, state_of[partition]))
+        raise
     kinds = list(map(type, changes))
-    if kinds.count(Write) == len(kinds):
-        return Pending(seen.partitions, seen.paths, cast(Sequence[Write], changes), seen.versions)
+    if kinds.count(WriteState) == len(kinds):
+        return Pending(seen.partitions, seen.paths, cast(Sequence[WriteState], changes), seen.versions)
     partitions, paths, versions = seen.partitions, seen.paths, seen.versions
     for n, kind in enumerate(kinds):
-        if kind is Keep:
-            outcome.keep(partitions[n], cast(Keep, changes[n]).state, versions[n])
+        if kind is KeepState:
+            outcome.keep(partitions[n], cast(KeepState, changes[n]).state, versions[n])
         elif kind is Refuse:
             outcome.refused.append((partitions[n], cast(Refuse, changes[n]).reason))
-    writes = [n for n, kind in enumerate(kinds) if kind is Write]
+    writes = [n for n, kind in enumerate(kinds) if kind is WriteState]
     return Pending(
         [partitions[n] for n in writes],
         [paths[n] for n in writes],
-        [cast(Write, changes[n]) for n in writes],
+        [cast(WriteState, changes[n]) for n in writes],
         [versions[n] for n in writes],
     )
 
 
-def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:
-    """Without what has no state to decide on, and what turns out to be written already."""
+def _settled(seen: Observed, unsure: Unsure, outcome: Committed) -> Observed:
+    """Without partitions that have no state to decide on, and without writes that turn out to be applied."""
     rest: list[tuple[PartitionIndex, str, LeaderAndIsr, int]] = []
     for partition, path, state, version in zip(*seen, strict=True):
         tried = unsure.get(partition)
@@ -327,12 +362,3 @@ def _settled(seen: Observed, unsure: Unsure, outcome: Outcome) -> Observed:
         else:
             rest.append((partition, path, state, version))
     return Observed([r[0] for r in rest], [r[1] for r in rest], [r[2] for r in rest], [r[3] for r in rest])
-
-
-def _decoded(path: str, node: Node | None) -> tuple[LeaderAndIsr, int] | ZNodeError | None:
-    if node is None:
-        return None
-    try:
-        return partition_state.decode(path, node.data), node.stat.version
-    except ZNodeError as error:
-        return error

@@ -1,11 +1,10 @@
-"""A sealed batch as bytes: each partition's entry is encoded once, and shared by all requests that carry it (design
-D4).
+"""Encodes a batch: each partition's entry is encoded once and shared by all requests that carry it (design D4).
 
-Most partitions say the same few things: the bytes of a state and of an assignment are made once and kept, and an entry
-is joined from them, the partition's number and the znode's version, column by column. It begins alike in LeaderAndIsr
-and UpdateMetadata, up to the assignment: that much is made once for both. The body of UpdateMetadata is one and the
-same object for every broker; only the head with the broker's epoch differs. Encoding is sliced: a batch about 100,000
-partitions gives the loop away every few thousand.
+Most partitions say the same few things, so the bytes of a state and of an assignment are made once and kept. An entry
+is joined from them, the partition's number and the znode's version, column by column. Entries of LeaderAndIsr and
+UpdateMetadata are equal up to the assignment: that part is made once for both. The body of UpdateMetadata is the same
+object for every broker; only the head with the broker's epoch differs. Encoding is sliced: a batch about 100,000
+partitions yields to the loop every few thousand.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from operator import add, itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.steps import chunked
 from klamm.controller.events import (
-    ControllerEvent,
+    BrokerResponse,
     LeaderAndIsrResponse,
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
 from klamm.controller.execution.batch import RequestBatch, Stop
-from klamm.controller.execution.channels import ControlRequest
+from klamm.controller.execution.broker_channel import ControlRequest
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
@@ -40,35 +40,36 @@ T = TypeVar("T")
 SLICE: Final = 5_000
 """Partitions encoded between two turns of the loop."""
 COLUMN_SLICE: Final = 20_000
-"""The same where bytes that are made already are only put together."""
+"""The same, where existing bytes are only joined."""
 KEPT_MAX: Final = 100_000
 
 
 Runs = Sequence[tuple[str, PartitionIndex]]
-"""Of all partitions in a batch, in order of their ids: topics, and the last id in a row that is the topic's. Ids of a
-topic are neighbours, unless it grew or took ids that were free: then it has several runs."""
+"""All partitions of a batch in order of their indexes, as runs: a topic, and the last index of the run. The indexes of
+a topic are consecutive, unless it grew or took indexes that were free: then it has several runs."""
 
 
-class Versions(NamedTuple):
-    """Nothing is negotiated on this channel: inter.broker.protocol.version of the sender decides (controller.md 0)."""
+class RequestVersions(NamedTuple):
+    """Versions of the control requests. They are not negotiated: the sender's inter.broker.protocol.version decides, as
+    in Kafka's ControllerChannelManager."""
 
     leader_and_isr: int
     stop_replica: int
     update_metadata: int
 
 
-def versions_of(protocol: str) -> Versions:
+def versions_of(protocol: str) -> RequestVersions:
     """
     >>> versions_of("2.5"), versions_of("2.6-IV0").stop_replica
-    (Versions(leader_and_isr=4, stop_replica=2, update_metadata=6), 3)
+    (RequestVersions(leader_and_isr=4, stop_replica=2, update_metadata=6), 3)
     """
     major, minor = (int(part) for part in protocol.partition("-")[0].split(".")[:2])
-    return Versions(4, 3 if (major, minor) >= (2, 6) else 2, 6)
+    return RequestVersions(4, 3 if (major, minor) >= (2, 6) else 2, 6)
 
 
 class Encodings(Generic[T]):
-    """Bytes of values that the context interns, states or assignments, by their identity: hashing one would cost more
-    than all of an entry. What is encoded here is kept alive, so no other object can take its identity."""
+    """Bytes of values that the context interns, states or assignments, by identity: hashing one would cost more than a
+    whole entry. Encoded values are kept alive, so no other object can take their identity."""
 
     def __init__(self, encode: Callable[[T], bytes]) -> None:
         self._encode = encode
@@ -90,22 +91,21 @@ class Encodings(Generic[T]):
 
 
 class RequestEncoder:
-    """Of one term."""
+    """Belongs to one term."""
 
-    def __init__(self, config: BrokerConfig, context: ControllerContext, controller_epoch: ControllerEpoch) -> None:
+    def __init__(self, config: BrokerConfig, context: ControllerContext) -> None:
         self._controller_id = broker_id_of(config)
         self._listener = config.inter_broker_listener
         self._versions = versions_of(config.inter_broker_protocol_version)
         self._context = context
-        self._controller_epoch = controller_epoch
         version = self._versions.leader_and_isr
         self._states: Encodings[LeaderAndIsr] = Encodings(lambda state: wire.state_bytes(state, flexible=True))
         self._known: Encodings[Assignment] = Encodings(lambda a: wire.leader_and_isr_rest(version, a, False))
         self._new: Encodings[Assignment] = Encodings(lambda a: wire.leader_and_isr_rest(version, a, True))
         self._seen_by_all: tuple[frozenset[BrokerId], Encodings[Assignment]] | None = None
 
-    async def seal(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
-        """In the order of sending. Who is no longer registered by now is left out."""
+    async def encode(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
+        """In the order of sending."""
         begins: dict[PartitionIndex, bytes] = {}
         runs = await self._runs(batch)
         known = await self._entries(await _union(batch.leader_and_isr.values()), self._known, begins)
@@ -128,7 +128,7 @@ class RequestEncoder:
                 yield broker, request
 
     async def _begin(self, partitions: Sequence[PartitionIndex], begins: dict[PartitionIndex, bytes]) -> None:
-        """Index, state, version, of those that have none yet."""
+        """Encode number, state and version of the partitions that are not in `begins` yet."""
         columns = self._context.columns
         for some in chunked([i for i in partitions if i not in begins], SLICE):
             states = cast(Sequence[LeaderAndIsr], list(map(columns.state.__getitem__, some)))
@@ -145,7 +145,7 @@ class RequestEncoder:
     async def _entries(
         self, told: Iterable[PartitionIndex], rests: Encodings[Assignment], begins: dict[PartitionIndex, bytes]
     ) -> dict[PartitionIndex, bytes]:
-        """Of LeaderAndIsr, where several brokers hear the same about a partition."""
+        """Entries of LeaderAndIsr, which several brokers receive."""
         partitions, assigned = sorted(told), self._context.columns.assigned
         await self._begin(partitions, begins)
         entries: dict[PartitionIndex, bytes] = {}
@@ -180,9 +180,9 @@ class RequestEncoder:
             if endpoint is not None:
                 endpoints.append(wire.LiveLeader(leader, endpoint.host, endpoint.port))
         epoch = context.brokers[broker].epoch
-        head = wire.head(self._controller_id, self._controller_epoch, epoch)
+        head = wire.head(self._controller_id, self._context.controller_epoch, epoch)
         body = (head, wire.leader_and_isr_tail(version, topics, endpoints))
-        return ControlRequest(ApiKey.LEADER_AND_ISR, version, body, partial(_leader_and_isr_answered, broker, epoch))
+        return ControlRequest(ApiKey.LEADER_AND_ISR, version, body, partial(_leader_and_isr_response, broker, epoch))
 
     # --- UpdateMetadata ---
 
@@ -195,14 +195,15 @@ class RequestEncoder:
 
         def joined(some: Sequence[PartitionIndex]) -> bytes:
             if not peculiar.isdisjoint(some):
-                return b"".join([self._metadata_entry(i, live) for i in some])
+                with concerning_topic(self._context.topic_of(some[0])):
+                    return b"".join([self._metadata_entry(i, live) for i in some])
             rest = rests.of(list(map(assigned.__getitem__, some)))
             return b"".join(chain.from_iterable(zip(map(begins.__getitem__, some), rest, strict=True)))
 
         return [(topic, len(some), joined(some)) async for topic, some in _by_topic(told, runs)]
 
     def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
-        """While the same brokers live, an assignment has the same offline replicas."""
+        """While the same brokers are alive, an assignment has the same offline replicas."""
         if self._seen_by_all is None or self._seen_by_all[0] != live:
             version = self._versions.update_metadata
 
@@ -214,7 +215,7 @@ class RequestEncoder:
         return self._seen_by_all[1]
 
     def _metadata_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
-        """Of any partition, also where a replica is on a failed directory, or the topic is being deleted."""
+        """Works for any partition, even if a replica is on a failed log directory or the topic is being deleted."""
         context, columns = self._context, self._context.columns
         state, zk_version, replicas = (
             columns.state[partition],
@@ -222,7 +223,7 @@ class RequestEncoder:
             columns.assigned[partition].replicas,
         )
         if columns.topic[partition] in context.deleting:
-            state, zk_version = _during_deletion(state, self._controller_epoch), 0
+            state, zk_version = _during_deletion(state, self._context.controller_epoch), 0
         assert state is not None
         online = context.live_for(partition, live)
         offline = [broker for broker in replicas if broker not in online]
@@ -232,15 +233,16 @@ class RequestEncoder:
     def _update_metadata(self, broker: BrokerId, tail: bytes) -> ControlRequest:
         version = self._versions.update_metadata
         epoch = self._context.brokers[broker].epoch
-        head = wire.head(self._controller_id, self._controller_epoch, epoch)
-        return ControlRequest(ApiKey.UPDATE_METADATA, version, (head, tail), partial(_update_metadata_answered, broker))
+        head = wire.head(self._controller_id, self._context.controller_epoch, epoch)
+        return ControlRequest(ApiKey.UPDATE_METADATA, version, (head, tail), partial(_update_metadata_response, broker))
 
     # --- StopReplica ---
 
     async def _stop_replica(
         self, broker: BrokerId, stops: Mapping[PartitionIndex, Stop], runs: Runs
     ) -> AsyncIterator[ControlRequest]:
-        """One request with a flag for each partition from version 3 on; before, those that delete go first."""
+        """From version 3 on, one request with a flag for each partition; before, one request for those that delete,
+        then one for the others."""
         if self._versions.stop_replica >= 3:
             yield await self._stop_replica_request(broker, stops, runs)
             return
@@ -259,12 +261,12 @@ class RequestEncoder:
             async for topic, some in _by_topic(sorted(stops), runs)
         ]
         epoch = context.brokers[broker].epoch
-        body = wire.stop_replica_body(version, self._controller_id, self._controller_epoch, epoch, topics)
+        body = wire.stop_replica_body(version, self._controller_id, self._context.controller_epoch, epoch, topics)
         asked = frozenset(context.name_of(i) for i, stop in stops.items() if stop.delete)
-        answered: Callable[[memoryview], ControllerEvent | None] = _nobody_waits
+        decode: Callable[[memoryview], BrokerResponse | None] = _ignore_response
         if asked:
-            answered = partial(_stop_replica_answered, broker, asked)
-        return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), answered)
+            decode = partial(_stop_replica_response, broker, asked)
+        return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), decode)
 
 
 async def _union(told: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex]:
@@ -279,7 +281,7 @@ async def _union(told: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex
 async def _by_topic(
     told: Sequence[PartitionIndex], runs: Runs
 ) -> AsyncIterator[tuple[bytes, Sequence[PartitionIndex]]]:
-    """Sorted partitions, all of them in the runs. Several runs of one topic are put together."""
+    """Group sorted partitions, all of which are in the runs. Several runs of one topic are joined."""
     topics: dict[str, Sequence[PartitionIndex]] = {}
     start = 0
     for topic, last in runs:
@@ -297,25 +299,25 @@ async def _by_topic(
 
 
 def _during_deletion(state: LeaderAndIsr | None, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
-    """Brokers that hear leader -2 forget the partition."""
+    """Brokers that receive leader -2 drop the partition."""
     isr, epoch = (state.isr, state.controller_epoch) if state is not None else ((), controller_epoch)
     return LeaderAndIsr(LEADER_DURING_DELETE, LeaderEpoch(0), isr, epoch)
 
 
-def _leader_and_isr_answered(broker: BrokerId, epoch: BrokerEpoch, body: memoryview) -> ControllerEvent:
+def _leader_and_isr_response(broker: BrokerId, epoch: BrokerEpoch, body: memoryview) -> BrokerResponse:
     return LeaderAndIsrResponse(
         broker, epoch, responses.error_code(body), responses.refused(body), lambda: responses.succeeded(body)
     )
 
 
-def _update_metadata_answered(broker: BrokerId, body: memoryview) -> ControllerEvent:
+def _update_metadata_response(broker: BrokerId, body: memoryview) -> BrokerResponse:
     return UpdateMetadataResponse(broker, responses.error_code(body))
 
 
-def _stop_replica_answered(broker: BrokerId, asked: frozenset[TopicPartition], body: memoryview) -> ControllerEvent:
+def _stop_replica_response(broker: BrokerId, asked: frozenset[TopicPartition], body: memoryview) -> BrokerResponse:
     error = responses.error_code(body)
     return StopReplicaResponse(broker, error, responses.refused(body), asked)
 
 
-def _nobody_waits(_body: memoryview) -> None:
+def _ignore_response(_body: memoryview) -> None:
     return None

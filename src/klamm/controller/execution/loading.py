@@ -1,8 +1,9 @@
-"""What a new controller reads: everything, in bulk, with watches, and nothing that is bad brings it down.
+"""What a new controller reads: everything, in bulk, with watches. Bad data in a znode is skipped and reported.
 
-Partition numbers come from the assignments, so no child of a topic is ever listed. Everything is read in windows, with
-the next ones on their way while one is taken in, and states of the first topics while the last topics are still to
-come: ZooKeeper and we work at the same time. Between windows the loop is free (design D3, D13).
+Partition numbers come from the assignments, so the children of a topic are never listed. Everything is read in windows,
+and the next windows are on their way while one is processed; states of the first topics are read while the last topics
+are still to come. So ZooKeeper and the controller work at the same time, and between windows the loop is free (design
+D3, design D13).
 """
 
 from __future__ import annotations
@@ -16,39 +17,40 @@ from typing import Final, TypeVar, cast
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import ReplicaState
 from klamm.controller.decisions.steps import chunked
-from klamm.controller.execution.commit import Observed, state_paths
+from klamm.controller.execution.commit import Observed, decode_states, state_paths
+from klamm.controller.execution.decoding import decoded
 from klamm.controller.execution.quarantine import Quarantine
 from klamm.controller.recorder import Recorder
 from klamm.model.brokers import Broker, LiveBroker
-from klamm.model.errors import NoNode, ZNodeError
+from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Node, Watcher, ZooKeeper
-from klamm.zookeeper.retries import until_connected
-from klamm.zookeeper.znodes import broker_id, partition_state
+from klamm.zookeeper.retries import children_or_none, until_connected
+from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes import topic as topic_znode
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 WINDOW: Final = 2_000
-"""States of one read: four requests in flight, some 5 ms to decode."""
+"""States in one read: four requests in flight, about 5 ms to decode."""
 
 STATES_AT_ONCE: Final = 20_000
-"""Some milliseconds of columns."""
+"""States taken into the columns in one turn of the loop: a few milliseconds."""
 
 TOPICS_WINDOW: Final = 50
-"""Topics of one read."""
+"""Topics in one read."""
 
 DECODED_AT_ONCE: Final = 2_000
-"""Assignments: some milliseconds."""
+"""Assignments decoded in one turn of the loop: a few milliseconds."""
 
 AHEAD: Final = 3
-"""Windows on their way while one is taken in. What arrives in one turn of the loop adds up, so not many."""
+"""Windows on their way while one is processed. Few, because the work of those that arrive together adds up."""
 
 
-class Reader:
-    """Reads of the active controller, each setting the watch again that its event came from."""
+class ZNodeReader:
+    """The reads of the active controller. Each sets the watch again that its event came from."""
 
     def __init__(
         self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str], quarantine: Quarantine
@@ -60,12 +62,12 @@ class Reader:
         self._listeners = sorted(listeners)
 
     async def names(self, parent: str) -> list[str]:
-        """Children, sorted, and watched; an absent parent has none and is created, so that it can be watched."""
-        try:
-            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
-        except NoNode:
+        """The children, sorted and watched. A parent that is absent is created, so that it can be watched."""
+        names = await until_connected(lambda: children_or_none(self._zk, parent, self._watch))
+        if names is None:
             await self._zk.ensure_path(parent)
-            return sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+            names = sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
+        return names
 
     async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
         nodes = await until_connected(lambda: self._zk.get_many(paths)) if paths else []
@@ -76,8 +78,9 @@ class Reader:
         return self._quarantine.visible(paths, nodes)
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
-        """Registrations with their epochs. One that cannot be read is nobody, until it is mended; but a broker that we
-        know does not die of an edited registration: while its epoch is the same, it is what it was."""
+        """The registered brokers with their epochs. A registration that cannot be read is skipped until it is mended.
+        But a known broker does not count as dead because its registration was edited: while the epoch stays the same,
+        so does the broker."""
         names = await self.names(broker_id.PARENT)
         paths = [f"{broker_id.PARENT}/{name}" for name in names]
         nodes = await self.watched(paths)
@@ -86,7 +89,7 @@ class Reader:
             if node is None:
                 continue
             try:
-                broker = broker_id.decode(path, node.data)
+                broker = decoded(broker_id.decode, path, node.data)
                 self._refuse_without_listener(path, broker)
                 brokers[broker.id] = LiveBroker(broker, BrokerEpoch(node.stat.czxid))
             except ZNodeError as error:
@@ -97,38 +100,39 @@ class Reader:
         return dict(sorted(brokers.items()))
 
     def _refuse_without_listener(self, path: str, broker: Broker) -> None:
-        """We could not send it a word, nor could its peers fetch from it."""
+        """The controller could not reach such a broker, and its peers could not fetch from it."""
         for listener in self._listeners:
             if broker.endpoint(listener) is None:
                 raise ZNodeError(path, f"no endpoint on listener {listener}")
 
     async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
-        """None is left out for being bad: a topic whose znode cannot be read has no partitions, until it is mended."""
+        """No topic is left out because of bad data: if its znode cannot be read it has no partitions until it is
+        mended."""
         paths = [topic_znode.path(topic) for topic in topics]
         nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}
         looked_at: dict[int, Assignment] = {}
-        decoded = 0
+        partitions = 0
         for topic, path, node in zip(topics, paths, nodes, strict=True):
             if node is None:
                 continue
             try:
-                assignment = topic_znode.decode(path, node.data)
+                assignment = decoded(topic_znode.decode, path, node.data)
                 found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
                 found[topic] = topic_znode.TopicAssignment({})
-            decoded += len(found[topic].partitions)
-            if decoded >= DECODED_AT_ONCE:
-                decoded = 0
+            partitions += len(found[topic].partitions)
+            if partitions >= DECODED_AT_ONCE:
+                partitions = 0
                 await asyncio.sleep(0)
         return found
 
     def _sound(
         self, path: str, partitions: dict[int, Assignment], looked_at: dict[int, Assignment]
     ) -> dict[int, Assignment]:
-        """Mostly as they are: partitions on the same brokers share one assignment, so few are looked at. By identity,
-        hence kept meanwhile."""
+        """Usually all are sound. Partitions on the same brokers share one assignment object, so few have to be checked:
+        `looked_at` holds the objects already checked, by identity, and keeps them alive."""
         different = dict(zip(map(id, partitions.values()), partitions.values(), strict=True))
         if different.keys() <= looked_at.keys() or all(map(_is_sound, different.values())):
             looked_at.update(different)
@@ -138,14 +142,14 @@ class Reader:
             if _is_sound(assignment):
                 sound[number] = assignment
             else:
-                reason = f"partition {number}: {list(assignment.replicas)} names a broker twice or none"
+                reason = f"partition {number}: {list(assignment.replicas)} names a broker twice or has a negative id"
                 self._recorder.znode_skipped(ZNodeError(path, reason))
         return sound
 
     async def states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(context, partitions)
         contents = await until_connected(lambda: self._zk.read_many(paths))
-        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
+        return Observed(partitions, paths, decode_states(paths, contents), contents.versions)
 
     def take_states(self, context: ControllerContext, seen: Observed) -> None:
         partitions, _, states, versions = seen
@@ -171,8 +175,8 @@ def _is_sound(assignment: Assignment) -> bool:
     return len(set(replicas)) == len(replicas) and min(replicas, default=0) >= 0
 
 
-async def load(context: ControllerContext, reader: Reader) -> None:
-    """Brokers, topics, assignments, states: the context of a new term."""
+async def load(context: ControllerContext, reader: ZNodeReader) -> None:
+    """Load brokers, topics, assignments and states into the context of a new term."""
     context.brokers.update(await reader.brokers({}))
     topics = await reader.names(topic_znode.PARENT)
     await reader.load_states(context, _load_topics(context, reader, topics))
@@ -188,9 +192,9 @@ async def load(context: ControllerContext, reader: Reader) -> None:
 
 
 async def _load_topics(
-    context: ControllerContext, reader: Reader, topics: Sequence[str]
+    context: ControllerContext, reader: ZNodeReader, topics: Sequence[str]
 ) -> AsyncGenerator[list[PartitionIndex], None]:
-    """Yields partitions whose states are to be read."""
+    """Yields windows of partitions whose states must be read."""
     unread: list[PartitionIndex] = []
     async with aclosing(_read_ahead(_windows(topics, TOPICS_WINDOW), reader.assignments)) as windows:
         async for assignments in windows:
@@ -212,19 +216,19 @@ async def _windows(items: Sequence[T], size: int) -> AsyncGenerator[Sequence[T],
 async def _read_ahead(
     windows: AsyncGenerator[T, None], read: Callable[[T], Coroutine[None, None, R]]
 ) -> AsyncGenerator[R, None]:
-    """Window by window in order, the next ones on their way while one is taken in."""
-    on_their_way: deque[asyncio.Task[R]] = deque()
+    """Yields window by window, in order; the next ones are on their way meanwhile."""
+    in_flight: deque[asyncio.Task[R]] = deque()
     try:
         async with aclosing(windows):
             async for window in windows:
-                on_their_way.append(asyncio.create_task(read(window)))
-                await asyncio.sleep(0)  # it sends now
-                if len(on_their_way) > AHEAD:
-                    yield await on_their_way.popleft()
-        while on_their_way:
-            yield await on_their_way.popleft()
+                in_flight.append(asyncio.create_task(read(window)))
+                await asyncio.sleep(0)  # lets the read send its request
+                if len(in_flight) > AHEAD:
+                    yield await in_flight.popleft()
+        while in_flight:
+            yield await in_flight.popleft()
             await asyncio.sleep(0)
     finally:
-        for task in on_their_way:
+        for task in in_flight:
             task.cancel()
-        await asyncio.gather(*on_their_way, return_exceptions=True)
+        await asyncio.gather(*in_flight, return_exceptions=True)

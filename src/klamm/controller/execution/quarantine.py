@@ -1,22 +1,22 @@
-"""What made a controller fail is set aside, so that neither it nor its successor fails of it again (design D14).
+"""Znodes that made a controller fail are set aside, so that neither it nor its successor fails of them again (design
+D14).
 
-An event that fails unexpectedly is *about* a znode: the topic or registration that the failing code had in its hands,
-or else the one that the event itself names. That znode is quarantined: for the reads of the controller it does not
-exist, until it changes. The controller keeps the office, drops its term and loads anew without it.
+An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault names, or else the one that the
+event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
+controller keeps /controller, drops its term and loads again without the znode.
 
-Bounded: a fault that meets one znode after the other is not theirs. Then all are released and the controller backs off
-like after any fault that is about nothing. The entries are in ZooKeeper too (`znodes.quarantine`), fenced, for the
-successor and for `klamm controller show`.
+The quarantine is bounded: a fault that meets one znode after the other is not caused by them. Then all are released,
+and the controller backs off as after a fault that concerns no znode. The entries are also written to ZooKeeper, fenced
+(see `znodes.quarantine`), for the successor and for `klamm controller show`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from klamm.controller.context.controller_context import ControllerContext
+from klamm.controller.decisions.faults import ZNodeFault
 from klamm.controller.events import (
     BrokerModifications,
     ControllerEvent,
@@ -26,11 +26,12 @@ from klamm.controller.events import (
     ZkPreferredElection,
 )
 from klamm.controller.execution.commit import Committer
+from klamm.controller.execution.decoding import decoded
 from klamm.controller.recorder import Recorder
-from klamm.model.errors import ControllerMoved, NoNode, ZNodeError, ZooKeeperError
-from klamm.model.ids import BrokerId, TopicPartition
+from klamm.model.errors import ControllerMoved, ZNodeError, ZooKeeperError
+from klamm.model.ids import BrokerId
 from klamm.model.ports import Check, Clock, Create, Node, ZooKeeper
-from klamm.zookeeper.retries import until_connected
+from klamm.zookeeper.retries import children_or_none, until_connected
 from klamm.zookeeper.znodes import broker_id, preferred_replica_election, quarantine, reassign_partitions
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.quarantine import Quarantined
@@ -39,12 +40,10 @@ log = logging.getLogger(__name__)
 
 QUARANTINED_MAX: Final = 10
 REASON_CHARACTERS_MAX: Final = 300
-OURS: Final = "klamm."
-CONTROLLER: Final = "klamm.controller."
 
 
 class Quarantine:
-    """Of one process; it outlives the terms."""
+    """Belongs to one process; it outlives the terms."""
 
     def __init__(self, zk: ZooKeeper, clock: Clock, recorder: Recorder, me: BrokerId) -> None:
         self._zk = zk
@@ -60,18 +59,17 @@ class Quarantine:
         return tuple(entry for _, entry in sorted(self._entries.items()))
 
     async def load(self, committer: Committer) -> None:
-        """What earlier controllers set aside; what has changed since is forgotten."""
-        try:
-            names = sorted(await until_connected(lambda: self._zk.children(quarantine.PARENT)))
-        except NoNode:
+        """Read what earlier controllers set aside, and release znodes that have changed since."""
+        names = await until_connected(lambda: children_or_none(self._zk, quarantine.PARENT))
+        if names is None:
             return
         paths = [f"{quarantine.PARENT}/{name}" for name in names]
-        found = dict(self._entries)  # what could not be written, or not be read back, we still know
+        found = dict(self._entries)  # includes entries that could not be written or cannot be read back
         ended: list[str] = []
         changed: set[str] = set()
         for path, node in zip(paths, await committer.read(paths), strict=True):
             try:
-                entry = quarantine.decode(path, node.data if node else None)
+                entry = decoded(quarantine.decode, path, node.data if node else None)
                 found[entry.path] = entry
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
@@ -86,7 +84,7 @@ class Quarantine:
             self._recorder.decision("quarantine-kept", entry.path, detail=entry.reason)
 
     async def add(self, path: str, error: BaseException, committer: Committer) -> bool:
-        """False: not set aside, since it is already, or is gone, or it is one too many."""
+        """False if the znode was not set aside: it already is, it is gone, or there are too many."""
         try:
             (node,) = await committer.read([path])
             if node is None or path in self._entries:
@@ -94,20 +92,20 @@ class Quarantine:
             if len(self._entries) >= QUARANTINED_MAX:
                 await self._release_all(committer)
                 return False
-            reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+            reason = describe(error)[:REASON_CHARACTERS_MAX]
             entry = Quarantined(path, node.stat.mzxid, reason, self._me, self._clock.wall_ms())
             self._entries[path] = entry
             self._recorder.decision("quarantined", path, detail=reason)
             await self._zk.ensure_path(quarantine.PARENT)
             await self._zk.multi([Check(*committer.fence), Create(quarantine.path(path), quarantine.encode(entry))])
         except (ZooKeeperError, ControllerMoved) as failure:
-            # Then only we know of it; a successor that is klamm finds out by itself, once.
-            log.warning("the quarantine of %s could not be written: %s", path, failure)
+            # Then only this process knows; a klamm successor will fail once and set it aside itself.
+            log.warning("cannot write the quarantine of %s: %s", path, failure)
         return path in self._entries
 
     def visible(self, paths: Sequence[str], nodes: list[Node | None]) -> list[Node | None]:
-        """What the controller may see of what it read. A znode that changed is let go; its entry in ZooKeeper, which
-        says nothing any more, is removed at the next load."""
+        """The nodes without those in quarantine. A znode that has changed is released; its entry in ZooKeeper no longer
+        matters and is removed at the next load."""
         if not self._entries:
             return nodes
         seen = list(nodes)
@@ -129,21 +127,10 @@ class Quarantine:
         await committer.delete(paths)
 
 
-def offender(event: ControllerEvent, error: BaseException, context: ControllerContext) -> str | None:
-    """The znode that a failure is about: what the innermost code of ours had in its hands, else what the event names.
-
-    Looked up after the fact, in the frames of the traceback: marking every partition beforehand would cost more than
-    the elections do.
-    """
-    for frame in reversed(list(_frames(error))):
-        module = frame.f_globals.get("__name__", "")
-        if module.startswith(OURS):
-            # Only in the controller is `i` or `partition` the index of a partition in its columns.
-            indexes = ("partition", "i") if module.startswith(CONTROLLER) else ()
-            for name in (*indexes, "topic", "name", "path"):
-                found = _znode_of(name, frame.f_locals.get(name), context)
-                if found is not None:
-                    return found
+def znode_concerned(event: ControllerEvent, error: BaseException) -> str | None:
+    """The znode that a failure concerns, as far as is known."""
+    if isinstance(error, ZNodeFault):
+        return error.path
     match event:
         case PartitionModifications(topic) | ReassignmentIsrChange((topic, _)):
             return topic_znode.path(topic)
@@ -156,35 +143,6 @@ def offender(event: ControllerEvent, error: BaseException, context: ControllerCo
     return None
 
 
-def _znode_of(name: str, value: Any, context: ControllerContext) -> str | None:
-    match name, value:
-        case _, TopicPartition(topic, _) if topic in context.topics:
-            return topic_znode.path(topic)
-        case "topic", str() if value in context.topics:
-            return topic_znode.path(value)
-        case (("partition" | "i"), int()):
-            there = _topic_at(value, context)
-            return None if there is None else topic_znode.path(there)
-        case "path", str() if value.startswith(f"{topic_znode.PARENT}/"):
-            return topic_znode.path(value.split("/")[3])
-        case "path", str() if value.startswith(f"{broker_id.PARENT}/"):
-            return value
-    return None
-
-
-def _topic_at(index: int, context: ControllerContext) -> str | None:
-    try:
-        topic = context.topic_of(index) if index >= 0 else None
-    except IndexError:
-        return None
-    return topic if topic in context.topics else None
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    """Outermost first; of a group, of its first member."""
-    step = error.__traceback__
-    while step is not None:
-        yield step.tb_frame
-        step = step.tb_next
-    if isinstance(error, BaseExceptionGroup):
-        yield from _frames(error.exceptions[0])
+def describe(error: BaseException) -> str:
+    cause = error.__cause__ if isinstance(error, ZNodeFault) and error.__cause__ is not None else error
+    return f"{type(cause).__name__}: {cause}"

@@ -1,1 +1,1 @@
-"""One module per kind of event: read what it needs, decide, run the steps, answer."""
+"""One module per kind of event. A handler reads what the event needs, runs a decision, and answers the caller."""

@@ -1,44 +1,32 @@
-"""Events about brokers that come, go, change or are suspected: read what they need, decide (`brokers`), run, answer."""
+"""Events about brokers that start, stop, change or become suspect."""
 
 from __future__ import annotations
 
-from klamm.controller.context.controller_context import ControllerContext
 from klamm.controller.decisions import brokers, controlled_shutdown
+from klamm.controller.decisions.steps import SendMetadata, only
 from klamm.controller.events import BrokerConnected, BrokerRefused, ControlledShutdown
 from klamm.controller.execution.channels import Channels
-from klamm.controller.execution.loading import Reader
-from klamm.controller.execution.runner import StepRunner
-from klamm.controller.handlers.reassignments import Reassignments
+from klamm.controller.handlers.reassignments import ReassignmentEvents
+from klamm.controller.handlers.services import TermServices
 from klamm.controller.liveness import suspicion
-from klamm.controller.recorder import Recorder
 from klamm.model.brokers import LiveBroker
 from klamm.model.errors import ConnectionLoss
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch
-from klamm.model.ports import Clock, ZooKeeper
+from klamm.model.ids import BrokerEpoch, BrokerId
+from klamm.model.ports import ZooKeeper
 from klamm.zookeeper.znodes import broker_id
 
 
 class BrokerEvents:
-    """Of one term."""
+    """Belongs to one term."""
 
     def __init__(
-        self,
-        context: ControllerContext,
-        controller_epoch: ControllerEpoch,
-        reader: Reader,
-        runner: StepRunner,
-        recorder: Recorder,
-        clock: Clock,
-        zk: ZooKeeper,
-        channels: Channels,
-        reassignments: Reassignments,
+        self, services: TermServices, *, zk: ZooKeeper, channels: Channels, reassignments: ReassignmentEvents
     ) -> None:
-        self._context = context
-        self._epoch = controller_epoch
-        self._reader = reader
-        self._runner = runner
-        self._recorder = recorder
-        self._clock = clock
+        self._clock = services.clock
+        self._context = services.context
+        self._reader = services.reader
+        self._recorder = services.recorder
+        self._runner = services.runner
         self._zk = zk
         self._channels = channels
         self._reassignments = reassignments
@@ -57,19 +45,19 @@ class BrokerEvents:
         if change.new:
             cause = f"broker start {list(change.new)}"
             self._admit(change.new, registered)
-            await run(brokers.on_broker_startup(context, self._epoch, change.new, cause))
+            await run(brokers.on_broker_startup(context, change.new), cause)
             await self._reassignments.on_broker_startup(change.new, cause)
         if change.bounced:
             cause = f"broker bounce {list(change.bounced)}"
             self._dismiss(change.bounced)
-            await run(brokers.on_broker_failure(context, self._epoch, change.bounced, cause))
+            await run(brokers.on_broker_failure(context, change.bounced), cause)
             self._admit(change.bounced, registered)
-            await run(brokers.on_broker_startup(context, self._epoch, change.bounced, cause))
+            await run(brokers.on_broker_startup(context, change.bounced), cause)
             await self._reassignments.on_broker_startup(change.bounced, cause)
         if change.dead:
             cause = f"broker failure {list(change.dead)}"
             self._dismiss(change.dead)
-            await run(brokers.on_broker_failure(context, self._epoch, change.dead, cause))
+            await run(brokers.on_broker_failure(context, change.dead), cause)
         self._recorder.decision("broker-change", str(change), started=started, counts=self._context.sizes())
 
     def _admit(self, ids: tuple[BrokerId, ...], registered: dict[BrokerId, LiveBroker]) -> None:
@@ -92,19 +80,19 @@ class BrokerEvents:
         if registered is None or registered == known:
             return
         if known is None or registered.epoch != known.epoch:
-            await self.on_change()  # nobody knew it while its registration could not be read; now it is mended
+            await self.on_change()  # its registration could not be read before, and was mended
             return
         context.brokers[broker] = registered
-        await self._runner.run(brokers.on_endpoints_changed(f"endpoints of broker {broker} changed"))
+        await self._runner.run(only(SendMetadata()), f"endpoints of broker {broker} changed")
 
     async def on_refused(self, event: BrokerRefused) -> None:
-        """Is it suspect? Asking for its registration is also the question whether ZooKeeper still talks to us."""
+        """Is the broker suspect? Reading its registration also shows whether ZooKeeper still answers us."""
         started = self._clock.monotonic()
         broker, context = event.broker, self._context
         if broker in context.suspects:
             return
         (node,) = await self._reader.nodes([broker_id.path(broker)])
-        seen = suspicion.Hearing(
+        seen = suspicion.Observation(
             evidence=self._channels.evidence(broker),
             now=self._clock.monotonic(),
             epoch=event.epoch,
@@ -116,28 +104,28 @@ class BrokerEvents:
         objection = suspicion.objection(seen)
         known = context.brokers.get(broker)
         if objection or known is None or known.epoch != event.epoch:
-            self._recorder.not_suspected(broker, objection or "it is of a former life")
+            self._recorder.not_suspected(broker, objection or "it has restarted since")
             return
         cause = f"broker {broker} suspected"
         context.suspects.add(broker)
         self._recorder.decision("broker-suspected", cause, started=started, detail=str(seen))
         try:
-            await self._runner.run(brokers.on_broker_suspected(context, self._epoch, broker, cause))
+            await self._runner.run(brokers.on_broker_suspected(context, broker), cause)
         except ConnectionLoss:
             context.suspects.discard(broker)  # the event is handled again from its beginning
             raise
         self._recorder.decision("suspect-relieved", cause, started=started, counts=self._context.sizes())
 
     async def on_connected(self, event: BrokerConnected) -> None:
-        """It lives, and may have missed anything: as if it had just started."""
+        """The broker is alive, and may have missed anything: treat it as if it had just started."""
         known = self._context.brokers.get(event.broker)
         if event.broker not in self._context.suspects or known is None or known.epoch != event.epoch:
             return
         started = self._clock.monotonic()
         cause = f"broker {event.broker} is back from suspicion"
-        self._end_suspicion(event.broker, "it answers again in the same life")
+        self._end_suspicion(event.broker, "it answers again under the same broker epoch")
         try:
-            await self._runner.run(brokers.on_broker_startup(self._context, self._epoch, (event.broker,), cause))
+            await self._runner.run(brokers.on_broker_startup(self._context, (event.broker,)), cause)
         except ConnectionLoss:
             self._context.suspects.add(event.broker)
             raise
@@ -157,10 +145,7 @@ class BrokerEvents:
             return
         self._context.shutting_down.add(event.broker)
         cause = f"controlled shutdown of broker {event.broker}"
-        await self._runner.run(
-            controlled_shutdown.on_controlled_shutdown(self._context, self._epoch, event.broker, cause)
-        )
+        await self._runner.run(controlled_shutdown.on_controlled_shutdown(self._context, event.broker), cause)
         remaining = controlled_shutdown.still_led(self._context, event.broker)
         self._recorder.decision("controlled-shutdown", cause, started=started, counts={"remaining": len(remaining)})
-        if not event.reply.done():
-            event.reply.set_result(remaining)
+        event.answer(remaining)

@@ -1,49 +1,41 @@
-"""Events that ask for leader elections: read what they need, decide (`balance`), run, answer."""
+"""Events that ask for leader elections."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 
-from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import leader_elections
-from klamm.controller.decisions.steps import WriteNodes
+from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import ElectLeaders
-from klamm.controller.execution.loading import Reader
-from klamm.controller.execution.runner import StepRunner
-from klamm.controller.recorder import Recorder
+from klamm.controller.execution.decoding import decoded
+from klamm.controller.handlers.services import TermServices
+from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Delete
 from klamm.zookeeper.znodes import preferred_replica_election
 
 
-class Elections:
-    """Of one term."""
+class LeaderElectionEvents:
+    """Belongs to one term."""
 
-    def __init__(
-        self,
-        context: ControllerContext,
-        controller_epoch: ControllerEpoch,
-        reader: Reader,
-        runner: StepRunner,
-        recorder: Recorder,
-    ) -> None:
-        self._context = context
-        self._epoch = controller_epoch
-        self._reader = reader
-        self._runner = runner
-        self._recorder = recorder
+    def __init__(self, services: TermServices) -> None:
+        self._percentage = services.config.leader_imbalance_per_broker_percentage
+        self._context = services.context
+        self._reader = services.reader
+        self._recorder = services.recorder
+        self._runner = services.runner
 
     async def on_call(self, event: ElectLeaders) -> None:
         """Without a list, partitions that need no election are left out of the answer."""
-        cause = f"{'unclean' if event.unclean else 'preferred'} leader election by request"
-        named = leader_elections.asked(self._context) if event.partitions is None else event.partitions
-        results = await self._elect(named, cause, unclean=event.unclean)
+        kind = "unclean" if event.unclean is UncleanElection.ALLOWED else "preferred"
+        named = leader_elections.all_names(self._context) if event.partitions is None else event.partitions
+        results = await self._elect(named, event.unclean, f"{kind} leader election by request")
         if event.partitions is None:
             results = {name: result for name, result in results.items() if not _is_not_needed(result)}
-        if not event.reply.done():
-            event.reply.set_result(results)
+        event.answer(results)
 
     async def on_znode(self) -> None:
         path = preferred_replica_election.PATH
@@ -52,45 +44,46 @@ class Elections:
             return
         cause = "preferred leader election by znode"
         try:
-            await self._elect(preferred_replica_election.decode(path, node.data), cause, unclean=False)
+            names = decoded(preferred_replica_election.decode, path, node.data)
         except ZNodeError as error:
             self._recorder.znode_skipped(error)
             return
-        await self._runner.run(iter([WriteNodes(cause=cause, ops=[Delete(path)])]))
+        await self._elect(names, UncleanElection.FORBIDDEN, cause)
+        await self._runner.run(only(WriteNodes([Delete(path)])), cause)
 
-    async def on_imbalance(self, percentage: int) -> None:
+    async def on_imbalance(self) -> None:
         view, cause = self._context, "automatic preferred leader election"
         if not view.counts().preferred_replica_imbalance:
             return
         for broker in sorted(view.live):
-            unbalanced = leader_elections.to_give_back(view, broker, percentage)
+            unbalanced = leader_elections.to_give_back(view, broker, self._percentage)
             if unbalanced:
-                await self._run(unbalanced, cause, unclean=False)
+                await self._run(unbalanced, UncleanElection.FORBIDDEN, cause)
             await asyncio.sleep(0)
 
     # --- inside ---
 
     async def _elect(
-        self, names: Iterable[TopicPartition], cause: str, *, unclean: bool
+        self, names: Iterable[TopicPartition], unclean: UncleanElection, cause: str
     ) -> dict[TopicPartition, BrokerId | KafkaError]:
         view = self._context
         results: dict[TopicPartition, BrokerId | KafkaError] = {}
         asked: dict[TopicPartition, PartitionIndex] = {}
         for name in sorted(set(names)):
-            refusal, partition = leader_elections.refusal(view, name, unclean=unclean), view.partition(*name)
+            refusal, partition = leader_elections.refusal(view, name, unclean), view.partition(*name)
             if refusal is not None or partition is None:
                 results[name] = refusal or KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             else:
                 asked[name] = partition
         if asked:
-            await self._run(list(asked.values()), cause, unclean=unclean)
+            await self._run(list(asked.values()), unclean, cause)
         for name, partition in asked.items():
-            results[name] = leader_elections.outcome(view, partition, unclean=unclean)
+            results[name] = leader_elections.result(view, partition, unclean)
         return results
 
-    async def _run(self, partitions: list[PartitionIndex], cause: str, *, unclean: bool) -> None:
-        await self._runner.run(leader_elections.elect(self._context, self._epoch, partitions, cause, unclean=unclean))
-        elected = sum(leader_elections.is_fine(self._context, i, unclean=unclean) for i in partitions)
+    async def _run(self, partitions: list[PartitionIndex], unclean: UncleanElection, cause: str) -> None:
+        await self._runner.run(leader_elections.elect(self._context, partitions, unclean), cause)
+        elected = sum(leader_elections.is_well_led(self._context, i, unclean) for i in partitions)
         counts = {"partitions": len(partitions), "elected": elected}
         self._recorder.decision("leaders-elected", cause, counts=counts)
 

@@ -1,53 +1,44 @@
-"""Events about reassignments: read what they need, decide (`reassignment`), run, answer.
+"""Events about reassignments.
 
-Every read of a state sets its watch, so that the ISR change that completes a reassignment is news. Two ways ask for
-one, and the latest request wins: calls, and the old znode /admin/reassign_partitions, from which an entry goes as soon
-as it is done, refused, or overridden; with the last one the znode goes.
+Every read of a state sets its watch, so that the ISR change that completes a reassignment becomes an event. A
+reassignment is requested by call or through the old znode /admin/reassign_partitions; the latest request wins. An entry
+leaves the znode as soon as it is done, refused or overridden; with the last entry the znode is deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
+from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import reassignment
-from klamm.controller.decisions.steps import WriteNodes
+from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import AlterReassignments, ListReassignments
-from klamm.controller.execution.loading import Reader
-from klamm.controller.execution.runner import StepRunner
-from klamm.controller.recorder import Recorder
+from klamm.controller.execution.decoding import decoded
+from klamm.controller.handlers.services import TermServices
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
-from klamm.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
-from klamm.model.ports import Delete, Op, Set
+from klamm.model.ports import Delete, Set
 from klamm.zookeeper.znodes import partition_state, reassign_partitions
 
 
-class Reassignments:
-    """Of one term."""
+class ReassignmentEvents:
+    """Belongs to one term."""
 
-    def __init__(
-        self,
-        context: ControllerContext,
-        controller_epoch: ControllerEpoch,
-        reader: Reader,
-        runner: StepRunner,
-        recorder: Recorder,
-    ) -> None:
-        self._context = context
-        self._epoch = controller_epoch
-        self._reader = reader
-        self._runner = runner
-        self._recorder = recorder
+    def __init__(self, services: TermServices) -> None:
+        self._context = services.context
+        self._reader = services.reader
+        self._recorder = services.recorder
+        self._runner = services.runner
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """Partitions on the move and what each waits for, for people."""
+        """Partitions being reassigned and what each waits for, for people."""
         view = self._context
         moving = sorted((view.name_of(i), i) for i in view.reassigning)
         return tuple((str(name), reassignment.what_is_left(view, i).waits_for) for name, i in moving)
 
     async def take_over(self, cause: str) -> None:
-        """Of a new controller: requests that came through ZooKeeper first, then whatever else is on its way."""
+        """After a fail-over: first requests that came through ZooKeeper, then everything else that is in progress."""
         fresh = await self.on_znode(cause)
         await self.resume(self._context.reassigning - fresh, cause, again=True)
 
@@ -67,18 +58,18 @@ class Reassignments:
             return
         before = len(self._context.reassigning)
         await self._observe(moving)
-        await self._runner.run(reassignment.resume(self._context, self._epoch, moving, cause, again=again))
+        await self._runner.run(reassignment.resume(self._context, moving, again=again), cause)
         done = before - len(self._context.reassigning)
         if done:
             self._recorder.decision("reassignment-completed", cause, counts={"partitions": done})
             await self._clean_up(cause)
 
     async def on_znode(self, cause: str) -> frozenset[PartitionIndex]:
-        """Returns what was begun."""
+        """Returns the partitions whose reassignment was requested."""
         entries = await self._entries()
         if entries is None:
             return frozenset()
-        asked = {name: target for name, target in entries.items() if not self._is_on_its_way(name, target)}
+        asked = {name: target for name, target in entries.items() if not self._is_in_progress(name, target)}
         results = await self._start(asked, cause)
         for name, error in results.items():
             if error is not None:
@@ -91,20 +82,18 @@ class Reassignments:
         cause = "reassignment by request"
         results = await self._start(event.targets, cause)
         await self._clean_up(cause)
-        if not event.reply.done():
-            event.reply.set_result(results)
+        event.answer(results)
 
     def on_list(self, event: ListReassignments) -> None:
         view = self._context
         moving = {view.name_of(i): view.assignment_of(i) for i in view.reassigning}
-        if not event.reply.done():
-            wanted = event.partitions
-            event.reply.set_result({n: a for n, a in sorted(moving.items()) if wanted is None or n in wanted})
+        wanted = event.partitions
+        event.answer({n: a for n, a in sorted(moving.items()) if wanted is None or n in wanted})
 
     # --- inside ---
 
-    def _is_on_its_way(self, name: TopicPartition, target: tuple[BrokerId, ...]) -> bool:
-        """The znode stays until the last of its entries is done, and is read more than once meanwhile."""
+    def _is_in_progress(self, name: TopicPartition, target: tuple[BrokerId, ...]) -> bool:
+        """The znode stays until the last of its entries is done, so an entry is read more than once."""
         return bool(reassignment.still_asked(self._context, {name: target}))
 
     async def _start(
@@ -123,9 +112,9 @@ class Reassignments:
         if not assignments:
             return results
         await self._observe(list(assignments))
-        await self._runner.run(reassignment.start(view, self._epoch, assignments, cause))
+        await self._runner.run(reassignment.start(view, assignments), cause)
         for i, assignment in assignments.items():
-            # A topic that was waiting for this to be deleted may be gone by now.
+            # A topic whose deletion waited for this may be gone by now.
             name = view.name_of(i)
             if view.partition(*name) == i and not reassignment.is_accepted(view, i, assignment):
                 results[name] = KafkaError(
@@ -143,18 +132,18 @@ class Reassignments:
             if node is None:
                 continue
             try:
-                view.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
+                view.put_state(partition, decoded(partition_state.decode, path, node.data), node.stat.version)
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
 
     async def _entries(self) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-        """None if there is no znode, or none that can be read: then it stays for somebody to mend."""
+        """None if there is no znode, or if it cannot be read: then it stays until an operator mends it."""
         path = reassign_partitions.PATH
         (node,) = await self._reader.watched([path])
         if node is None:
             return None
         try:
-            return reassign_partitions.decode(path, node.data)
+            return decoded(reassign_partitions.decode, path, node.data)
         except ZNodeError as error:
             self._recorder.znode_skipped(error)
             return None
@@ -166,5 +155,5 @@ class Reassignments:
         left = reassignment.still_asked(self._context, entries)
         if left != entries or not entries:
             path = reassign_partitions.PATH
-            op: Op = Set(path, reassign_partitions.encode(left)) if left else Delete(path)
-            await self._runner.run(iter([WriteNodes(cause=cause, ops=[op])]))
+            op = Set(path, reassign_partitions.encode(left)) if left else Delete(path)
+            await self._runner.run(only(WriteNodes([op])), cause)

@@ -1,1 +1,1 @@
-"""Which brokers are alive: a kept connection to each, and the rules that make one suspect."""
+"""Which brokers are alive: a kept connection to each, and the rules that make a broker suspect."""

@@ -1,8 +1,8 @@
-"""A connection to one broker that is always there: made at once, made again when it breaks, and what that tells.
+"""A connection to one broker that is kept up: made at once, made again when it breaks, and what that shows.
 
-The first attempt after a break comes at once, the next ones every 100 ms, endlessly: they are the probes of fast
-fail-over (see `suspicion`) and the way back for a broker that was only away. A connection that lies idle is watched
-like a busy one: the break of either is seen by the event loop, not by the next request.
+The first attempt after a break comes at once, the next ones every 100 ms without end. They are the probes of fast
+fail-over (see `suspicion`), and the way back for a broker that was only away. The event loop notices the break of an
+idle connection as well as that of a busy one, without waiting for the next request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from klamm.net.client import BrokerConnection
 log = logging.getLogger(__name__)
 
 
-class Lifeline:
+class KeptConnection:
     def __init__(
         self,
         connection: BrokerConnection,
@@ -45,7 +45,7 @@ class Lifeline:
                 await self.connection.wait_lost()
                 self.evidence = BROKEN
                 if self._clock.monotonic() - since < PROBE_PAUSE_S:
-                    await asyncio.sleep(PROBE_PAUSE_S)  # accepted and closed at once: not again and again in a row
+                    await asyncio.sleep(PROBE_PAUSE_S)  # it was accepted and closed at once: do not spin
         finally:
             self.connection.abort()
 
@@ -55,7 +55,7 @@ class Lifeline:
             await self._is_up.wait()
 
     async def _connect(self) -> None:
-        told = False
+        logged = False
         reason: OSError
         while True:
             try:
@@ -65,9 +65,11 @@ class Lifeline:
                 self.evidence, reason = self.evidence.refused(self._clock.monotonic()), error
             except OSError as error:
                 self.evidence, reason = self.evidence.unanswered(), error
-            if not told:
-                told = True
-                log.info("%s:%d cannot be reached, trying on: %s", self.connection.host, self.connection.port, reason)
+            if not logged:
+                logged = True
+                log.info(
+                    "cannot connect to %s:%d, trying again: %s", self.connection.host, self.connection.port, reason
+                )
             if self.evidence.is_news:
                 self._on_refused()
             await asyncio.sleep(PROBE_PAUSE_S)

@@ -1,17 +1,17 @@
-"""Who is suspect (design D11): a broker that is gone although its ZooKeeper session still lives. Pure rules.
+"""Which brokers are suspect (design D11): gone although their ZooKeeper session is still alive. Pure rules.
 
-Waiting for the session (6 to 18 s) is the largest part of an outage, and a process that was killed gives itself away at
-once: its kernel resets our connection and refuses the next one. Nothing less counts. Four guards, all of them:
+Waiting for the session (6 to 18 s) is the largest part of an outage. A process that was killed gives itself away at
+once: its kernel resets our connection and refuses the next one. Nothing less counts. Four guards must all hold:
 
-1. our established connection to it broke;
-2. two probes, 100 ms apart, were *refused* at the address registered under the same broker epoch. A timeout, an
-   unreachable host, a reset in the middle of the handshake are no refusal: they say something about the network;
-3. our ZooKeeper answered within the last second, so that it is not we who are cut off;
-4. fewer than half of the brokers refuse or are suspect, this one included: one who sees most of them dead is more
-   likely wrong himself.
+1. Our established connection to the broker broke.
+2. Two probes, 100 ms apart, were *refused* at the address registered under the same broker epoch. A timeout, an
+   unreachable host or a reset during the handshake is not a refusal: it says something about the network.
+3. Our ZooKeeper answered within the last second, so this process is not the one that is cut off.
+4. Fewer than half of the brokers refuse or are suspect, this one included: a process that sees most brokers dead is
+   more likely to be wrong itself.
 
 A wrong suspicion costs availability, never a record acknowledged with acks=all: leaders come from the ISR only, the
-suspect is fenced by the leader epoch, and what it alone holds stays with it until its session ends.
+suspect is fenced by the leader epoch, and what only the suspect holds stays with it until its session ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PROBES: Final = 2
 PROBE_PAUSE_S: Final = 0.1
 FRESH_S: Final = 1.0
 REMIND_EVERY: Final = 10
-"""Refusals after which one that no guard let pass is looked at again: about once a second."""
+"""After this many refusals a broker that a guard protected is judged again: about once a second."""
 
 
 class Evidence(NamedTuple):
-    """What we saw ourselves of one life of a broker at one address."""
+    """What this process saw of a broker at one address, under one broker epoch."""
 
     broke: bool = False
-    """An established connection broke, and none has come about since."""
+    """An established connection broke, and no attempt has succeeded since."""
     refusals: int = 0
     """Probes refused in a row since then."""
     refused_at: float = 0.0
@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
         return Evidence(self.broke, self.refusals + 1, now)
 
     def unanswered(self) -> Evidence:
-        """Silence after a refusal takes it back: whoever refused is not the one that is silent now."""
+        """Silence takes a refusal back: a host that is silent now is not the process that refused."""
         return Evidence(self.broke)
 
     @property
@@ -49,30 +49,30 @@ class Evidence(NamedTuple):
 
     @property
     def is_news(self) -> bool:
-        """Complete just now, or time to look again."""
+        """It has just become complete, or it is time to judge again."""
         return self.is_complete and (self.refusals == PROBES or self.refusals % REMIND_EVERY == 0)
 
 
 UNHARMED: Final = Evidence()
 BROKEN: Final = Evidence(broke=True)
 ALL_BUT_ONE: Final = Evidence(broke=True, refusals=PROBES - 1)
-"""Somebody in this process saw it all before: our own probe confirms it."""
+"""The watchdog of this process has seen complete evidence: one more refused probe confirms it."""
 
 
-class Hearing(NamedTuple):
-    """Everything that the verdict depends on, as it is at one moment."""
+class Observation(NamedTuple):
+    """Everything that the judgement depends on, at one moment."""
 
     evidence: Evidence
     now: float
     epoch: BrokerEpoch
-    """Of the life that the evidence is about."""
+    """The broker epoch that the evidence is about."""
     registered_epoch: BrokerEpoch | None
-    """As ZooKeeper has it; None when it is not registered."""
+    """As ZooKeeper has it; None if the broker is not registered."""
     zookeeper_silence: float
     accused: int
-    """Brokers that refuse or are suspect, this one included."""
+    """Brokers that refuse or are suspect, including this one."""
     brokers: int
-    """Registered ones."""
+    """Registered brokers."""
 
     def __str__(self) -> str:
         return (
@@ -81,7 +81,7 @@ class Hearing(NamedTuple):
         )
 
 
-def objection(seen: Hearing) -> str:
+def objection(seen: Observation) -> str:
     """Why the broker is not suspect; empty when it is."""
     if not seen.evidence.broke:
         return "no established connection to it broke"
@@ -92,9 +92,9 @@ def objection(seen: Hearing) -> str:
     if seen.registered_epoch is None:
         return "its registration has ended"
     if seen.registered_epoch != seen.epoch:
-        return f"it is registered with epoch {seen.registered_epoch}, what refused had {seen.epoch}"
+        return f"it is registered with epoch {seen.registered_epoch}, but epoch {seen.epoch} refused"
     if seen.zookeeper_silence > FRESH_S:
-        return f"ZooKeeper has been silent for {seen.zookeeper_silence:.1f} s: we may be the one who is cut off"
+        return f"ZooKeeper has been silent for {seen.zookeeper_silence:.1f} s: this broker may be cut off"
     if seen.accused * 2 >= seen.brokers:
-        return f"{seen.accused} of {seen.brokers} brokers refuse: that many do not die at once"
+        return f"{seen.accused} of {seen.brokers} brokers refuse: so many do not die at once"
     return ""
