@@ -1,1 +1,1 @@
-"""Values that every part speaks: ids, epochs, partition state, errors, configuration, events; and the ports."""
+"""Values that all packages share (ids, epochs, partition state, errors, configuration, events), and the ports."""

@@ -9,7 +9,7 @@ from klamm.model.ids import BrokerEpoch, BrokerId
 
 
 class SecurityProtocol(IntEnum):
-    """Ids as on the wire (UpdateMetadata)."""
+    """The ids that UpdateMetadata uses."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -19,7 +19,7 @@ class SecurityProtocol(IntEnum):
 
 class Endpoint(NamedTuple):
     listener: str
-    """Upper-case name; unique within a broker."""
+    """In upper case; unique within a broker."""
     host: str
     port: int
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
@@ -34,14 +34,14 @@ class Broker(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     controller_only: bool = False
-    """A dedicated controller node, which gets no replicas. Known from its registration only, not from the wire."""
+    """A dedicated controller node, which gets no replicas. Only its registration says so, not the wire."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
 class LiveBroker(NamedTuple):
-    """A registration read from ZooKeeper with the epoch that identifies this life of the broker."""
+    """A registration read from ZooKeeper, with the epoch that identifies this life of the broker."""
 
     broker: Broker
     epoch: BrokerEpoch

@@ -262,9 +262,9 @@ def parse_endpoints(
         if not separator or not colon or not port.isdigit() or int(port) > 65535:
             raise ConfigError(f"{key}={value!r} is not valid: it must be NAME://HOST:PORT")
         if listener not in protocols:
-            raise ConfigError(f"{key}={value!r}: listener {listener} is missing in listener.security.protocol.map")
+            raise ConfigError(f"{key}={value!r}: listener {listener} is missing from listener.security.protocol.map")
         if any(endpoint.listener == listener for endpoint in endpoints):
-            raise ConfigError(f"{key}: listener {listener} is named twice")
+            raise ConfigError(f"{key}: listener {listener} appears twice")
         endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols[listener]))
     return tuple(endpoints)
 
@@ -369,7 +369,7 @@ def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> 
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above "
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} exceeds "
             f"max.compaction.lag.ms={config.max_compaction_lag_ms}",
         )
     return config

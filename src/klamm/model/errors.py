@@ -1,7 +1,7 @@
-"""Errors by name: what a Kafka client sees, what ZooKeeper says, and the fence that ends a controller's term.
+"""Errors by name: those that Kafka clients receive, those of ZooKeeper, and the fence that ends a controller's term.
 
-Foreign exceptions are mapped to these once, at the border of the package that meets them. Expected outcomes (nobody can
-lead) are return values, not exceptions.
+Each package maps foreign exceptions to these at its border. Expected outcomes, such as an election without a leader,
+are return values and not exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's protocol error codes, by Kafka's names; codes above 88 are only sent where a newer API asks for them."""
+    """Kafka's protocol error codes with Kafka's names. Codes above 88 are only sent by newer APIs."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -98,15 +98,15 @@ class ErrorCode(IntEnum):
 
 
 class KlammError(Exception):
-    """Root of what we raise ourselves."""
+    """The base class of klamm's exceptions."""
 
 
 class ConfigError(KlammError):
-    """A bad setting: the message names the key, the value and what is allowed. Stops the start."""
+    """An invalid setting. The message names the key, the value and what is allowed. It stops the start."""
 
 
 class KafkaError(KlammError):
-    """What a client gets to see: Kafka's code, and a sentence for the field `error_message` where the API has one."""
+    """An error for a client: Kafka's code, and a message for the field `error_message` if the API has one."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -115,23 +115,25 @@ class KafkaError(KlammError):
 
 
 class ZooKeeperError(KlammError):
-    """An answer of ZooKeeper other than success, with the path that it is about."""
+    """An error from ZooKeeper, with the path that it concerns."""
 
     code: int = -1
 
     def __init__(self, path: str = "", detail: str = "") -> None:
-        super().__init__(" ".join(part for part in (type(self).__name__, path, detail) if part))
+        head = f"{type(self).__name__} {path}".rstrip()
+        super().__init__(f"{head}: {detail}" if detail else head)
         self.path = path
 
 
 class RuntimeInconsistency(ZooKeeperError):
-    """An operation of a multi that was not tried because an earlier one failed."""
+    """An operation of a failed multi that is not the one that failed."""
 
     code = -2
 
 
 class ConnectionLoss(ZooKeeperError):
-    """The connection broke with the request on its way: it may have been applied, may still be, or not."""
+    """The connection broke while the request was in flight. ZooKeeper may have applied it, may still apply it, or
+    not."""
 
     code = -4
 
@@ -173,7 +175,7 @@ class NotEmpty(ZooKeeperError):
 
 
 class SessionExpired(ZooKeeperError):
-    """The session is gone, with its ephemeral nodes and watches; nothing sent under it will be retried."""
+    """The session is gone, with its ephemeral nodes and watches. Its requests are not retried."""
 
     code = -112
 
@@ -187,7 +189,7 @@ class AuthFailed(ZooKeeperError):
 
 
 class ZNodeError(KlammError):
-    """A znode whose content we cannot use. The entry is skipped and reported; it never brings a controller down."""
+    """A znode with unusable content. It is skipped and reported, and never ends a controller."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -196,4 +198,4 @@ class ZNodeError(KlammError):
 
 
 class ControllerMoved(KlammError):
-    """The fence held: /controller_epoch is no longer ours, so whatever we were doing is our successor's business."""
+    """The fence failed a write: another controller has been elected, and this one must stop."""

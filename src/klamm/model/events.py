@@ -1,8 +1,8 @@
-"""State changes as a product (design D10): the records that tests, CLI, dashboard, simulator and Spark all read.
+"""Event records (design D10), which tests, the command line, the simulation and Spark read.
 
-Two kinds. A *decision* says that something was decided, why, how much it touched and how long it took. A *state change*
-says what one partition became. Both are plain tuples: a decision about 60,000 partitions hands 60,000 of them to the
-writer without formatting one. The JSON form (`telemetry.state_changes`) carries the schema version `v`.
+There are two kinds. A *decision* says what was decided, why, how much it affected and how long it took. A *state
+change* is the new state of one partition. Both are plain tuples, so a decision about 60,000 partitions can hand 60,000
+of them to the writer without formatting any. The JSON form (`telemetry.state_changes`) carries the schema version `v`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Role = Literal["controller", "broker"]
 
 
 class StateChange(NamedTuple):
-    """One partition changed leader, ISR or epoch (controller), or one broker followed a change (broker)."""
+    """The controller changed leader, ISR or epoch of a partition, or a broker applied such a change."""
 
     time_ms: int
     broker: BrokerId
@@ -37,8 +37,8 @@ class StateChange(NamedTuple):
 
 
 class StateChanges(Iterable[StateChange]):
-    """Many changes of one decision, in columns: a sink that knows them takes them as they are, to any other they are
-    an iterable of StateChange."""
+    """Many changes of one decision, in columns. A sink may use the columns; to other sinks it is an iterable of
+    StateChange."""
 
     __slots__ = (
         "broker",
@@ -107,14 +107,14 @@ class StateChanges(Iterable[StateChange]):
 
 
 class Decision(NamedTuple):
-    """One decision with its cause: a load, a broker's death, an election round, a resignation, a hand-over ..."""
+    """One decision with its cause, such as a load, a broker's death, an election round or a resignation."""
 
     time_ms: int
     broker: BrokerId
     role: Role
     controller_epoch: ControllerEpoch
     event: str
-    """Name in kebab case, stable: `controller-elected`, `broker-failure`, `topic-created`, `znode-skipped` ..."""
+    """A stable name in kebab case, such as `controller-elected`, `broker-failure` or `znode-skipped`."""
     cause: str
     duration_ms: float
     counts: Mapping[str, int]

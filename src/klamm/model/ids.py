@@ -1,4 +1,4 @@
-"""Ids and epochs, each a type of its own so that a leader epoch is never passed where a broker epoch belongs."""
+"""Ids and epochs. Each has its own type, so that no leader epoch is passed where a broker epoch belongs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Final, NamedTuple, NewType
 
 BrokerId = NewType("BrokerId", int)
 BrokerEpoch = NewType("BrokerEpoch", int)
-"""czxid of /brokers/ids/<id>: one life of a broker."""
+"""The czxid of /brokers/ids/<id>, which identifies one life of a broker."""
 ControllerEpoch = NewType("ControllerEpoch", int)
-"""The integer in /controller_epoch; +1 per election."""
+"""The number in /controller_epoch. Each election adds 1."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
 
 NO_LEADER: Final = BrokerId(-1)
 LEADER_DURING_DELETE: Final = BrokerId(-2)
-"""Told to brokers in UpdateMetadata: forget this partition."""
+"""In UpdateMetadata it tells brokers to forget the partition."""
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 INITIAL_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
-"""Of nobody: /controller_epoch is created with it, the first controller has 1."""
+"""The first content of /controller_epoch. No controller has it: the first one has 1."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Kafka's own: clients neither write them nor see them created on demand."""
+"""Kafka's own topics. Clients do not write them, and requests do not create them."""
 
 
 class TopicPartition(NamedTuple):

@@ -1,7 +1,7 @@
 """Partition state and replica assignment, as the znodes hold them.
 
-Both are interned by the controller (a cluster of 100,000 partitions has a few hundred distinct ones), so they are plain
-immutable tuples: cheap to hash, to compare and to keep.
+The controller interns both, because a cluster of 100,000 partitions has only a few hundred distinct ones. So they are
+plain immutable tuples: cheap to hash, to compare and to keep.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
 
 
 class LeaderAndIsr(NamedTuple):
-    """Content of /brokers/topics/<t>/partitions/<p>/state. The znode's version travels beside it, not in it."""
+    """The content of /brokers/topics/<t>/partitions/<p>/state, without the znode's version."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
     controller_epoch: ControllerEpoch
-    """Epoch of the controller that wrote this state, not of the one that reads it."""
+    """The epoch of the controller that wrote this state, not of the one that reads it."""
 
 
 class Assignment(NamedTuple):
-    """Replicas of one partition; during a reassignment the full list with what is being added and removed (KIP-455).
+    """The replicas of one partition. During a reassignment: all of them, and those being added and removed (KIP-455).
 
     >>> Assignment((1, 2, 3, 4)).reassign_to((4, 2, 5, 3))
     Assignment(replicas=(4, 2, 5, 3, 1), adding=(5,), removing=(1,))
@@ -46,7 +46,8 @@ class Assignment(NamedTuple):
         return tuple(b for b in self.replicas if b not in self.removing)
 
     def reassign_to(self, target: Sequence[BrokerId]) -> Assignment:
-        """Target first, in the asked order; a running reassignment keeps its origin, not its intermediate state."""
+        """Target replicas come first, in the requested order. A running reassignment keeps its original replicas, not
+        its intermediate ones."""
         original = self.original_replicas
         replicas = tuple(dict.fromkeys((*target, *original)))
         return Assignment(

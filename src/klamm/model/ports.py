@@ -1,8 +1,8 @@
-"""The five ports: clock, network, disk, ZooKeeper, randomness (which is `random.Random`), and the sink for events.
+"""The five ports: clock, network, disk, ZooKeeper and randomness (`random.Random`); and the sink for events.
 
-Below them no `time`, `random`, `uuid4`, `os.urandom`, thread or uvloop (design D16): a simulation hands in its own and
-runs the real code in one thread from one seed. Waiting is done by the event loop (`asyncio.sleep`, `asyncio.timeout`),
-whose time a simulation owns too.
+Code below them uses no `time`, `random`, `uuid4`, `os.urandom`, thread or uvloop (design D16), so a simulation can pass
+its own ports and run the real code in one thread from one seed. Code waits by the event loop (`asyncio.sleep`,
+`asyncio.timeout`), whose time the simulation controls too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Buffer = bytes | bytearray | memoryview
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since 1970: for timestamps that people and other systems read. May jump."""
+        """Milliseconds since 1970, for timestamps that people and other systems read. It may jump."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, the event loop's time: for every duration and deadline."""
+        """The event loop's time in seconds, which never goes back, for all durations and deadlines."""
 
 
 # --- network ---------------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ class Listening(Protocol):
     def port(self) -> int: ...
 
     def close(self) -> None:
-        """Stop accepting. Connections that exist are their protocols' business."""
+        """Stop accepting. Existing connections stay open."""
 
     async def wait_closed(self) -> None: ...
 
@@ -47,28 +47,28 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Network(Protocol):
-    """Streams between hosts, in asyncio's own transport/protocol terms: the fastest it has, and easy to imitate."""
+    """Streams between hosts, as asyncio's transports and protocols, which are fast and easy to simulate."""
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        """Raises OSError: ConnectionRefusedError only when the other side actively refused (design D11)."""
+        """Raises OSError: ConnectionRefusedError only if the other side actively refused (design D11)."""
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
-        """Port 0 takes a free one. Raises OSError."""
+        """Port 0 picks a free port. Raises OSError."""
 
 
 # --- disk ------------------------------------------------------------------------------------------------------------
 
 
 class DiskFile(Protocol):
-    """An open file. Every method may raise OSError, upon which the log that owns it takes no further appends."""
+    """An open file. Every method may raise OSError. After one, the log that owns the file accepts no more appends."""
 
     def size(self) -> int: ...
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        """Write all at the end in one go; returns the file position of the first byte."""
+        """Write all chunks at the end in one call. Returns the file position of the first byte."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read `size` bytes, or fewer at the end of the file."""
 
     def pwrite(self, data: Buffer, position: int) -> None: ...
 
@@ -80,26 +80,27 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
-    """Files, and the small thread pool for whatever may block long (fsync, recovery, bulk creation and deletion).
+    """Files, and a small thread pool for work that may block (fsync, recovery, bulk creation and deletion).
 
-    Appends and reads of hot data are done in the loop: they end in the page cache, and a hop to a thread would cost
-    more than they do.
+    Appends and reads of recent data run in the loop: they only touch the page cache, and switching to a thread would
+    cost more than they do.
     """
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job` off the loop. Only for work on files that nobody in the loop touches meanwhile."""
+        """Run `job` in the thread pool. Only for work on files that the loop does not touch meanwhile."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile: ...
 
     def read(self, path: str) -> bytes: ...
 
     def write_atomically(self, path: str, data: bytes) -> None:
-        """`.tmp`, fsync, rename, fsync of the directory: after a crash the old content or the new, never a mix."""
+        """Write a `.tmp` file, sync and rename it, sync the directory. A crash leaves the old content or the new
+        one."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Names, sorted: nothing may depend on the order a file system happens to give."""
+        """The names, sorted, because nothing may depend on the order of the file system."""
 
     def is_directory(self, path: str) -> bool: ...
 
@@ -118,7 +119,7 @@ class Disk(Protocol):
     def set_modified_ms(self, path: str, time_ms: int) -> None: ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock on `path` (created if absent) or raise BlockingIOError; returns the release."""
+        """Lock `path` exclusively (created if absent), or raise BlockingIOError. Returns a function that unlocks it."""
 
 
 # --- ZooKeeper -------------------------------------------------------------------------------------------------------
@@ -148,18 +149,18 @@ OPEN_ACL: tuple[Acl, ...] = (Acl(31, "world", "anyone"),)
 
 
 class Node(NamedTuple):
-    """What a read returns: data and Stat of one moment."""
+    """The result of a read: data and Stat of the same moment."""
 
     data: bytes | None
     stat: Stat
 
 
 class Contents(NamedTuple):
-    """What a bulk read found, in columns: a controller reads 100,000 nodes of which it needs these two."""
+    """The result of a bulk read, in columns: a controller reads 100,000 nodes and needs only data and version."""
 
     data: list[bytes | None]
     versions: list[int]
-    """NO_NODE_VERSION where there is no node, beside data that is None."""
+    """NO_NODE_VERSION, with data None, where the node does not exist."""
 
 
 NO_NODE_VERSION: Final = -1
@@ -173,7 +174,7 @@ class CreateMode(IntEnum):
 
 
 class WatchKind(IntEnum):
-    """Event types as on the wire."""
+    """The event types of the wire."""
 
     CREATED = 1
     DELETED = 2
@@ -187,7 +188,7 @@ class WatchEvent(NamedTuple):
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called in the loop, must not block: it enqueues. One-shot, like ZooKeeper's own watches: the handler reads again."""
+"""Called in the loop, so it must not block. Called once, like ZooKeeper's own watches: read again to watch again."""
 
 
 class Create(NamedTuple):
@@ -217,8 +218,8 @@ Op = Create | Set | Delete | Check
 
 
 class Sets(Sequence[Set]):
-    """Many versioned Sets in columns: read as a sequence of Set, written without making one of each. The version after
-    a successful one is the next, so the result may be None instead of its Stat."""
+    """Many versioned Sets in columns. It reads as a sequence of Set, but writing it creates no Set objects. A
+    successful Set raises the version by one, so its result may be None instead of the Stat."""
 
     __slots__ = ("data", "paths", "versions")
 
@@ -244,32 +245,33 @@ class Sets(Sequence[Set]):
 
 
 OpResult = str | Stat | None | ZooKeeperError
-"""Of a Create its path, of a Set its Stat (in `Sets` it may be None), of Delete and Check None; in a failed multi an
-error for each operation: RuntimeInconsistency for those that were not the culprit."""
+"""The path for a Create, the Stat for a Set (in `Sets` it may be None), None for Delete and Check. In a failed multi
+every operation has an error: the failed one its own, the others RuntimeInconsistency."""
 
 
 class Fence(NamedTuple):
-    """A version check that every multi of a bulk write carries: /controller_epoch as our own election left it."""
+    """A version check in every multi of a bulk write: /controller_epoch with the version of this controller's
+    election."""
 
     path: str
     version: int
 
 
 class SessionListener(Protocol):
-    """The owner of a session acts at these moments, in this order; the client waits for each to return."""
+    """The client calls these methods of a session's owner in this order, and waits for each to return."""
 
     async def before_new_session(self) -> None:
-        """The session expired. Nothing queued under it may act under the next, so empty the queue here."""
+        """The session has expired. Clear the queue: nothing queued under this session may act under the next."""
 
     async def after_new_session(self) -> None:
-        """A new session is there: register the broker again, then stand for election."""
+        """There is a new session. Register the broker again, then stand for election."""
 
     async def on_auth_failure(self) -> None: ...
 
 
 class ZooKeeper(Protocol):
     """One session. Paths are relative to the chroot. A lost connection raises ConnectionLoss, an expired session
-    SessionExpired; both mean that what was in flight is of unknown outcome."""
+    SessionExpired. In both cases the outcome of requests in flight is unknown."""
 
     @property
     def session_id(self) -> int: ...
@@ -279,7 +281,7 @@ class ZooKeeper(Protocol):
 
     def silence(self) -> float:
         """Seconds since ZooKeeper last answered. At 2/3 of the session timeout a leader stops acknowledging and a
-        controller stops acting, long before anybody else can take over."""
+        controller stops acting, well before another broker can take over."""
 
     def add_session_listener(self, listener: SessionListener) -> None: ...
 
@@ -307,35 +309,35 @@ class ZooKeeper(Protocol):
     async def sync(self, path: str) -> None: ...
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """One transaction. Never raises for a failed operation: the results say which one failed and why."""
+        """One transaction. A failed operation does not raise: the results say which one failed and why."""
 
-    # Bulk: split below jute.maxbuffer, bounded in flight. Results in the order of the arguments.
+    # Bulk operations are split below jute.maxbuffer, with a bound in flight. Results are in the order of the arguments.
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """None where there is no node. Atomic per batch of the wire, not over all."""
+        """None where a node does not exist. Each batch on the wire is atomic, the whole call is not."""
 
     async def read_many(self, paths: Sequence[str]) -> Contents:
-        """As get_many, in columns and without the rest of each Stat."""
+        """As get_many, in columns, with only the version of each Stat."""
 
     async def get_many_and_watch(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
-        """As get_many, with a data watch on what exists and an exists watch on what does not; no change is missed."""
+        """As get_many, with a watch on every node, existing or not. No change after the read is missed."""
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]: ...
 
     async def write_many(self, ops: Sequence[Op], fence: Fence | None = None) -> list[OpResult]:
-        """Each multi of the split carries the fence. Raises BadVersion with the fence's path when the fence fails:
-        nothing of that multi or a later one was applied. A conflict inside fails its whole multi, and the results
-        say so per operation; the caller reads again and decides again (design D2)."""
+        """Every multi of the split carries the fence. If the fence fails, this raises BadVersion with the fence's path,
+        and nothing of that multi or a later one was applied. Any other conflict fails its whole multi, and the results
+        say so for each operation; the caller reads again and decides again (design D2)."""
 
 
 class EventSink(Protocol):
     def emit(self, records: Iterable[EventRecord]) -> None:
-        """Take over the records; formatting and writing happen later and elsewhere. Never blocks, never raises."""
+        """Accept the records, to be formatted and written later. Never blocks, never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The world as one value. ZooKeeper and the event sink are not in it: each process opens its own."""
+    """The ports as one value, without ZooKeeper and the event sink, which each process opens itself."""
 
     clock: Clock
     network: Network

@@ -1,4 +1,4 @@
-"""Who asks: the context that every handler gets with a request and hands to `authorize` and `throttle`."""
+"""The context of a request, which every handler receives and passes to `authorize` and `throttle`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 
 
 class ClientConnection:
-    """What handlers have to do with the connection that a request came by: whether somebody still waits for the answer,
-    and for how long it is not read after it (quotas)."""
+    """What handlers know of a request's connection: whether the client still waits for the answer, and for how long the
+    broker stops reading from it afterwards (quotas)."""
 
     __slots__ = ("_on_gone", "is_gone", "throttle_ms")
 
@@ -29,7 +29,7 @@ class ClientConnection:
         self._on_gone: dict[Callable[[], None], None] = {}
 
     def when_gone(self, call: Callable[[], None]) -> Callable[[], None]:
-        """`call` once when the client has gone, at once if it has; returns what takes that back."""
+        """Call `call` once when the client disconnects, or now if it has. Returns a function that cancels this."""
         if self.is_gone:
             call()
         else:
@@ -45,12 +45,12 @@ class ClientConnection:
 class RequestContext(NamedTuple):
     principal: Principal
     listener: str
-    """Name of the listener that the connection came in on: Metadata answers with endpoints of the same name, and
-    control requests are refused on any but the inter-broker (or control-plane) listener."""
+    """The name of the listener that accepted the connection. Metadata answers with endpoints of the same name, and only
+    the inter-broker (or control-plane) listener accepts control requests."""
     client_id: str | None
     peer: str
-    """Address of the other side, for logs and host rules."""
+    """The client's address, for logs and host rules."""
     privileged: bool
-    """The listener is the one that brokers use among themselves."""
+    """Whether the listener is the one that brokers use among themselves."""
     connection: ClientConnection | None = None
-    """None for requests that came by no connection, such as those of tests."""
+    """None for requests without a connection, such as those of tests."""

@@ -1,1 +1,1 @@
-"""What a broker tells about itself: the state-change writer and the metrics registry."""
+"""What a broker reports about itself: state changes, metrics, and how long the event loop was blocked."""

@@ -1,8 +1,9 @@
-"""How long the event loop was held: everything in a broker shares one, ZooKeeper's heartbeat included (design D1).
+"""Measures how long the event loop is held. Everything in a broker shares the loop, even ZooKeeper's heartbeat
+(design D1).
 
-A task asks to be woken every few milliseconds; by how much it comes late is how long somebody held the loop, or the
-machine was busy with others. The thread's own clock tells these apart: what it did not count, somebody else had. Each
-hold above the limit becomes an event that says both, the longest of each are gauges.
+A task sleeps for a few milliseconds at a time. If it wakes late, a callback held the loop, or other processes held the
+machine. The CPU time of the thread tells these apart. Each hold above the limit becomes an event with both figures; the
+longest of each are gauges.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LoopMonitor:
 
     @property
     def busiest_ms(self) -> float:
-        """Of all holds, the most that this thread worked in one."""
+        """The longest CPU time of this thread within one hold."""
         return self._busiest.value
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """One registry of metrics under Kafka's own names.
 
-A metric is named as in JMX: `kafka.controller:type=KafkaController,name=ActiveControllerCount`. Updating one is an
-attribute change in the loop, nothing more; formatting happens when somebody scrapes (`prometheus`).
+A metric is named as in JMX: `kafka.controller:type=KafkaController,name=ActiveControllerCount`. An update only changes
+an attribute, in the loop. Metrics are formatted when they are scraped (`prometheus`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 TIMER_SAMPLES: Final = 1028
-"""As many as Kafka's histograms keep; old samples leave as new ones come."""
+"""As many samples as Kafka's histograms keep. New samples replace old ones."""
 QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
 
 
@@ -28,7 +28,7 @@ class MetricName(NamedTuple):
 
 
 class Meter:
-    """A count that only grows; rates are the scraper's business."""
+    """A count that only grows. The scraper derives rates from it."""
 
     __slots__ = ("count",)
 
@@ -49,7 +49,7 @@ class Gauge:
 
 
 class Timer:
-    """Count, sum and recent distribution of durations in milliseconds."""
+    """Count, sum and recent distribution of durations, in milliseconds."""
 
     __slots__ = ("_recent", "count", "max_ms", "sum_ms")
 
@@ -76,7 +76,7 @@ Instrument = Meter | Gauge | Timer | Callable[[], float]
 
 
 class MetricsRegistry:
-    """Owner of all metrics of one broker process."""
+    """All metrics of one broker process."""
 
     def __init__(self) -> None:
         self._metrics: dict[MetricName, Instrument] = {}
@@ -97,26 +97,27 @@ class MetricsRegistry:
         return timer
 
     def read(self, group: str, type: str, name: str, value: Callable[[], float], **tags: str) -> None:
-        """A value that is asked for when somebody scrapes; it must be cheap. A name that counts makes it a counter."""
+        """A value that is read at each scrape, so it must be cheap. The ending of its name decides whether it is a
+        counter."""
         self._metrics[_name(group, type, name, tags)] = value
 
     def remove(self, group: str, type: str, name: str, **tags: str) -> None:
         self._metrics.pop(_name(group, type, name, tags), None)
 
     def value(self, group: str, type: str, name: str, **tags: str) -> float:
-        """Current value (count of meters and timers): for tests and status pages."""
+        """The current value (the count, for meters and timers), for tests and status pages."""
         return value_of(self._metrics[_name(group, type, name, tags)])
 
     def names(self) -> list[MetricName]:
         return sorted(self._metrics)
 
     def instruments(self) -> list[tuple[MetricName, Instrument]]:
-        """By name."""
+        """Sorted by name."""
         return sorted(self._metrics.items(), key=lambda item: item[0])
 
 
 def _name(group: str, type: str, name: str, tags: dict[str, str]) -> MetricName:
-    # Kafka spells tags with dashes, which Python's keywords cannot.
+    # Kafka's tags have dashes, which keywords in Python cannot have.
     return MetricName(group, type, name, tuple((key.replace("_", "-"), value) for key, value in sorted(tags.items())))
 
 

@@ -1,8 +1,7 @@
-"""A registry as Prometheus reads it, the way Kafka's JMX exporter spells it. Imported when somebody scrapes.
+"""A registry in Prometheus' text format. Imported at the first scrape.
 
-Spelling is that of the JMX exporter's own example for Kafka, on which operators' dashboards are built: all in lower
-case, what counts (`...PerSec`, `...-total`) without that ending and with `_total`, a timer as a summary with its
-quantiles.
+The names are those of the JMX exporter's example configuration for Kafka, which operators' dashboards use: lower case;
+a counter (`...PerSec`, `...-total`) without that ending and with `_total`; a timer as a summary with its quantiles.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class RegistryCollector(Collector):
 
 
 def exposition(metrics: MetricsRegistry) -> bytes:
-    """In Prometheus' text format."""
+    """The registry in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(RegistryCollector(metrics))
     return generate_latest(registry)

@@ -1,10 +1,10 @@
-"""The state-change writer (design D10): events to two files, formatted in bulk, off the critical path.
+"""The state-change writer (design D10): writes events to two files, in bulk and off the critical path.
 
-`state-change.log` has a line per partition in the shape that Kafka's own log has, for the eyes and greps of those who
-know it. `state-change.json` has one JSON object a line, schema version `v`, for everything else. A decision hands over
-tuples or columns; one task formats and writes them in slices, so that 60,000 changes never hold the loop, and for a
-second only when it has nothing else to do: a broker's death is recorded after it is dealt with. The buffer is bounded:
-what does not fit is dropped, counted, and the drop itself is written as an event.
+`state-change.log` has one line per partition in the format of Kafka's own log, for people who know it.
+`state-change.json` has one JSON object per line, with schema version `v`, for programs. A decision hands over tuples or
+columns. One task formats and writes them in slices, so 60,000 changes never hold the loop. For the first second it
+works only while the loop is idle, so a broker's death is handled first and recorded afterwards. The buffer is bounded:
+records that do not fit are dropped and counted, and the drop itself is written as an event.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from klamm.model.ports import Clock
 logger = logging.getLogger(__name__)
 
 BUFFER_RECORDS_MAX: Final = 2_000_000
-"""Two changes of every partition of a very large cluster: beyond that the disk is the problem, not the event."""
+"""Two changes of every partition of a very large cluster. If more wait, the disk is the problem."""
 SLICE_RECORDS: Final = 1_000
-"""Formatted between two turns of the loop: about 2 ms."""
+"""Records formatted in one turn of the loop, in about 2 ms."""
 GIVE_WAY_SECONDS: Final = 1.0
-"""So long the writer stands back while the loop is busy: what it records is done, what holds it up is not."""
+"""How long the writer waits for an idle loop: its records are in the past, the loop's other work is not."""
 BUSY_SECONDS: Final = 0.001
-"""A turn of the loop that takes longer had work to do."""
+"""The loop is busy if a turn takes longer."""
 LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class Text(NamedTuple):
-    """The same in both files' words."""
+    """The same content in the formats of both files."""
 
     line: str
     json: str
 
 
 class _Shape(NamedTuple):
-    """What stands around topic and partition, the state, and the version. The same for all changes of a decision that
-    go from one state to one other."""
+    """The text around topic and partition, the state, and the version. All changes of a decision between the same two
+    states share it."""
 
     line_head: str
     line_middle: str
@@ -58,8 +58,9 @@ class _Shape(NamedTuple):
 
 
 def formatted(records: Iterable[EventRecord]) -> Text:
-    """Lines for both files. Tens of thousands of changes differ in little but topic, partition and version, so what
-    stands around those is made once per slice; it was a third of a broker's death to make it for each."""
+    """Lines for both files. Tens of thousands of changes differ in little but topic, partition and version, so the text
+    around those is made once per slice. Made for each change, it took a third of the time to handle a broker's
+    death."""
     shapes: dict[tuple[object, ...], _Shape] = {}
     lines: list[str] = []
     events: list[str] = []
@@ -76,7 +77,7 @@ def formatted(records: Iterable[EventRecord]) -> Text:
 
 
 def formatted_changes(changes: StateChanges) -> Text:
-    """The same from columns, without making a record of each."""
+    """As `formatted`, from columns, without creating records."""
     moves = list(zip(changes.from_states, changes.to_states, strict=True))
     shapes = {move: _shape(changes.row(n)) for move, n in dict(zip(moves, range(len(moves)), strict=True)).items()}
     states = {key: _state(*state[:3]) for key, state in {id(state): state for state in changes.states}.items()}
@@ -106,7 +107,7 @@ def _append(
 
 
 def _state(leader: BrokerId, leader_epoch: LeaderEpoch, isr: Sequence[BrokerId]) -> Text:
-    """Up to the version."""
+    """The text of a state, up to the version."""
     members = list(map(str, isr))
     return Text(
         f"LeaderAndIsr(leader={leader}, leaderEpoch={leader_epoch}, isr=List({', '.join(members)}), zkVersion=",
@@ -115,7 +116,7 @@ def _state(leader: BrokerId, leader_epoch: LeaderEpoch, isr: Sequence[BrokerId])
 
 
 def _shape(change: StateChange) -> _Shape:
-    """As Kafka writes state changes, with the cause at the end."""
+    """The format of Kafka's StateChangeLogger, with the cause at the end."""
     prefix = _prefix(change.time_ms)
     if change.role == "controller":
         head = f"{prefix}[Controller id={change.broker} epoch={change.controller_epoch}] Changed partition "
@@ -176,7 +177,7 @@ def _decision_json(decision: Decision) -> str:
 
 
 class StateChangeWriter:
-    """An EventSink on two files. `emit` appends to a buffer; `running()` owns the task that empties it."""
+    """An EventSink that writes two files. `emit` appends to a buffer; `running()` owns the task that empties it."""
 
     def __init__(self, directory: str, broker: BrokerId, clock: Clock, buffer_max: int = BUFFER_RECORDS_MAX) -> None:
         self._directory = directory
@@ -184,7 +185,7 @@ class StateChangeWriter:
         self._clock = clock
         self._buffer: deque[EventRecord | StateChanges] = deque()
         self._buffered = 0
-        """Records; a StateChanges counts as many as it holds."""
+        """Number of records. A StateChanges counts as many as it holds."""
         self._buffer_max = buffer_max
         self._wake = asyncio.Event()
         self.written = 0
@@ -230,11 +231,11 @@ class StateChangeWriter:
                 try:
                     self._write_slice(lines, events)
                 except OSError as error:
-                    # A full disk must not end the cluster's work: what cannot be written is dropped and counted.
+                    # A full disk must not stop the broker: drop and count what cannot be written.
                     self.dropped += self._buffered
                     self._buffer.clear()
                     self._buffered = 0
-                    logger.error("state changes cannot be written to %s: %s", self._directory, error)
+                    logger.error("cannot write state changes to %s: %s", self._directory, error)
 
     async def _give_way(self, deadline: float) -> None:
         while True:
@@ -257,7 +258,7 @@ class StateChangeWriter:
             self.emit((self._drop_report(),))
 
     def _next_slice(self) -> tuple[int, Text]:
-        """Columns by themselves, else records up to the next columns."""
+        """One StateChanges alone, or single records up to the next StateChanges."""
         buffer = self._buffer
         if isinstance(buffer[0], StateChanges):
             changes = buffer[0]

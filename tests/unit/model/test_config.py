@@ -56,7 +56,7 @@ def test_a_key_without_effect_is_named_in_a_warning_with_the_reason() -> None:
         ("delete.topic.enable", "yes", "delete.topic.enable='yes' is not valid: it must be true or false"),
         ("compression.type", "brotli", "it must be one of producer, uncompressed"),
         ("listeners", "PLAINTEXT:9092", "listeners='PLAINTEXT:9092' is not valid: it must be NAME://HOST:PORT"),
-        ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "listener PLAINTEXT is named twice"),
+        ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "listener PLAINTEXT appears twice"),
         ("inter.broker.protocol.version", "3.0", "it must be one of 2.4, 2.5, 2.6"),
         ("inter.broker.listener.name", "INTERNAL", "is not among listeners PLAINTEXT"),
         ("klamm.http.listener", "8080", "klamm.http.listener='8080' is not valid: it must be HOST:PORT"),

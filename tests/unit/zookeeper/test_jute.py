@@ -94,6 +94,6 @@ def test_a_code_without_a_class_keeps_its_number() -> None:
     assert (type(error), error.code, str(error)) == (
         errors.ZooKeeperError,
         -124,
-        "ZooKeeperError /a server requires SASL",
+        "ZooKeeperError /a: server requires SASL",
     )
     assert errors.ZooKeeperError.code == -1

@@ -269,7 +269,7 @@ class TestOthers:
 
 MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]] = [
     (controller.decode, None, "no data, a JSON object was expected"),
-    (controller.decode, b"\xff{", "no JSON"),
+    (controller.decode, b"\xff{", "not JSON"),
     (controller.decode, b"[1]", "a JSON object was expected, not [1]"),
     (controller.decode, b'{"version":1}', "brokerid is missing"),
     (controller.decode, b'{"brokerid":true}', "brokerid: an integer was expected, not True"),
@@ -282,14 +282,14 @@ MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]]
         b'{"version":2,"jmx_port":1,"endpoints":["SSL://a:1","ssl://b:2"]}',
         "a listener appears twice in SSL, SSL",
     ),
-    (broker_id.decode, b'{"version":2,"jmx_port":1,"endpoints":["SSL//a"]}', "is no NAME://host:port"),
+    (broker_id.decode, b'{"version":2,"jmx_port":1,"endpoints":["SSL//a"]}', "is not a NAME://host:port"),
     (
         broker_id.decode,
         b'{"version":4,"jmx_port":1,"endpoints":["A://h:1"],"listener_security_protocol_map":{"A":["x"]}}',
         "listener A has no known security protocol: ['x']",
     ),
     (topic.decode, b'{"version":2,"partitions":[]}', "partitions: an object was expected, not []"),
-    (topic.decode, b'{"version":2,"partitions":{"x":[1]}}', "'x' is no partition number"),
+    (topic.decode, b'{"version":2,"partitions":{"x":[1]}}', "'x' is not a partition number"),
     (topic.decode, b'{"version":2,"partitions":{"0":["1"]}}', "partition 0: a list of broker ids was expected"),
     (partition_state.decode, b'{"leader":1,"leader_epoch":0,"controller_epoch":1}', "isr: a list of broker ids"),
     (partition_state.decode, None, "no data"),
@@ -306,7 +306,7 @@ MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]]
     (
         config_change.decode,
         b'{"version":1,"entity_type":"users","entity_name":"a"}',
-        "entity_type 'users' is not known to version 1",
+        "entity_type 'users' is not valid in version 1",
     ),
     (producer_id_block.decode, b'{"broker":1,"block_start":"a","block_end":"1"}', "block_start: a number in a string"),
 ]
@@ -323,5 +323,5 @@ def test_malformed_content_names_path_and_reason(
 
 
 def test_a_child_of_brokers_ids_that_is_no_id() -> None:
-    with pytest.raises(ZNodeError, match="its name is no broker id"):
+    with pytest.raises(ZNodeError, match="the name is not a broker id"):
         broker_id.decode("/brokers/ids/seven", b"{}")

@@ -1,6 +1,6 @@
-"""One module per kind of znode: its path, the bytes we write, and every version that we accept.
+"""One module per kind of znode: its path, the bytes that klamm writes, and all versions that it reads.
 
-All follow one shape: `path(...)` or `PATH`, `encode(...) -> bytes`, `decode(path, data) -> value`. Bytes are those that
-Kafka 2.5 writes, key order included. Malformed content raises ZNodeError with path and reason, never anything else.
-Nothing here does IO, except `registration`, which is a procedure on the port. Reference: controller.md section 1.
+Each module has `path(...)` or `PATH`, `encode(...) -> bytes` and `decode(path, data) -> value`. The bytes are those of
+Kafka 2.5 (kafka.zk.ZkData), including the order of the keys. Malformed content raises ZNodeError with path and reason,
+and no other exception. Nothing here does IO, except `registration`, which is a procedure on the ZooKeeper port.
 """

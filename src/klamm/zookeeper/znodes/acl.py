@@ -1,8 +1,8 @@
-"""/kafka-acl/<Type>/<name> and /kafka-acl-extended/prefixed/<Type>/<name>: who may do what with a resource.
+"""/kafka-acl/<Type>/<name> and /kafka-acl-extended/prefixed/<Type>/<name>: the ACLs of a resource.
 
-The first for a name as it stands (`*` is any name), the second for names that begin so. Written by whoever adds or
-removes an entry, by version; announced as `acl_change` says. Type, permission and operation are kept as words: a word
-that we do not know, a newer Kafka's, is kept too, since to drop it would change who is let in.
+The first path is for a literal name (`*` matches any name), the second for a prefix. Brokers and tools change the node
+by its version and announce the change (`acl_change`). Type, permission and operation stay words: an unknown word of a
+newer Kafka is kept, because dropping its entry would change who has access.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from klamm.zookeeper.znodes import document
 LITERAL_PARENT: Final = "/kafka-acl"
 EXTENDED_PARENT: Final = "/kafka-acl-extended"
 TYPES: Final = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken")
-"""Each has a node below each of the parents from the first start of an authorizer on."""
+"""Each has a node below both parents, which an authorizer creates at its first start."""
 _PERMISSIONS: Final = ("Allow", "Deny")
 
 
@@ -59,7 +59,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 @document.decoder
 def decode(path: str, data: bytes | None) -> tuple[AclEntry, ...]:
-    """Without data: nobody has an entry."""
+    """No data means no entries."""
     if not data:
         return ()
     fields = document.parse(path, data)
@@ -71,7 +71,7 @@ def _entry(path: str, fields: document.Fields) -> AclEntry:
     principal = document.text(path, fields, "principal")
     kind, colon, _name = principal.partition(":")
     if not (kind and colon):
-        raise ZNodeError(path, f"principal: {principal!r} is no Type:name")
+        raise ZNodeError(path, f"principal: {principal!r} is not a Type:name")
     permission = document.text(path, fields, "permissionType")
     if permission not in _PERMISSIONS:
         raise ZNodeError(path, f"permissionType: {permission!r} is neither Allow nor Deny")

@@ -1,7 +1,7 @@
-"""/kafka-acl-changes/acl_changes_<n> and /kafka-acl-extended-changes/acl_changes_<n>: whose ACLs to read again.
+"""/kafka-acl-changes/acl_changes_<n> and /kafka-acl-extended-changes/acl_changes_<n>: which ACLs to read again.
 
-Persistent sequential. For a literal name the content is text, `TOPIC:orders`; for a prefix it is JSON, of which an
-unknown key makes all of it invalid, as in Kafka. The type is in capitals here, unlike in the path of the ACLs.
+Persistent sequential. For a literal name the content is text, `TOPIC:orders`. For a prefix it is JSON, and an unknown
+key makes it invalid, as in Kafka. The type is in capitals, unlike in the path of the ACLs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def decode(path: str, data: bytes | None) -> ChangedResource:
     word = document.text(path, fields, "patternType")
     pattern = PatternType.__members__.get(word)
     if pattern in (None, PatternType.LITERAL):
-        raise ZNodeError(path, f"patternType: {word!r} does not belong here")
+        raise ZNodeError(path, f"patternType: {word!r} is not valid here")
     resource_type = _type(path, document.text(path, fields, "resourceType"))
     return ChangedResource(PatternType.PREFIXED, resource_type, document.text(path, fields, "name"))
 
@@ -63,7 +63,7 @@ def _from_text(path: str, data: bytes | None) -> ChangedResource:
     try:
         word, colon, name = (data or b"").decode().partition(":")
     except UnicodeDecodeError as error:
-        raise ZNodeError(path, f"no UTF-8: {error}") from error
+        raise ZNodeError(path, f"not UTF-8: {error}") from error
     if not (colon and name):
         raise ZNodeError(path, f"TYPE:name was expected, not {(data or b'')[:60]!r}")
     return ChangedResource(PatternType.LITERAL, _type(path, word), name)
@@ -73,5 +73,5 @@ def _type(path: str, word: str) -> str:
     # Releases before 2.0 wrote `Topic:orders`.
     name = _NAMES.get(word) or (word if word in _IN_CAPITALS else None)
     if name is None:
-        raise ZNodeError(path, f"resource type {word!r} is not known")
+        raise ZNodeError(path, f"unknown resource type {word!r}")
     return name

@@ -1,12 +1,12 @@
-"""/brokers/ids/<id>: the registration of a live broker; ephemeral, and its czxid is the broker epoch.
+"""/brokers/ids/<id>: the registration of a live broker. Ephemeral; its czxid is the broker epoch.
 
-Version 4 is written, 1 to 5 are read: 1 has one PLAINTEXT endpoint, 2 adds `endpoints`, 3 `rack`, 4 the map from
-listener to security protocol, 5 `features`. Without the map a listener's name is its security protocol. Two endpoints
-of one listener make the document invalid. Reference: controller.md section 1.4.
+klamm writes version 4 and reads 1 to 5: version 1 has one PLAINTEXT endpoint, 2 adds `endpoints`, 3 `rack`, 4 the map
+from listener to security protocol, 5 `features`. Without the map, the name of a listener is its security protocol. Two
+endpoints with the same listener make the document invalid.
 
-A dedicated controller node says so here, under a key of our own, because every broker that places replicas must know: a
-node elsewhere would outlive the broker or its configuration, while this one comes and goes with its life, in the same
-transaction. Kafka's decoders (2.5.1 and 3.9.1) take the keys they know and ignore the rest.
+A dedicated controller node says so under a key of our own, because every broker that places replicas must know it. A
+separate node could outlive the broker or its configuration; the registration changes with them in one transaction.
+Kafka's decoders (2.5.1 and 3.9.1) ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from klamm.zookeeper.znodes import document
 
 PARENT: Final = "/brokers/ids"
 SEQUENCE_PATH: Final = "/brokers/seqid"
-"""Empty; the data version after a set is the next generated id, above `reserved.broker.max.id`."""
+"""Has no data. The data version after a set, added to `reserved.broker.max.id`, is the next generated id."""
 
 
 OURS: Final = "klamm"
@@ -56,7 +56,7 @@ def decode(path: str, data: bytes | None) -> Broker:
     broker = id_of(path)
     fields = document.parse(path, data)
     version = document.version(path, fields, range(1, 6))
-    document.integer(path, fields, "jmx_port")  # Kafka's readers insist on it
+    document.integer(path, fields, "jmx_port")  # Kafka's decoders require it
     if version == 1:
         host, port = document.text(path, fields, "host"), document.integer(path, fields, "port")
         return Broker(broker, (Endpoint("PLAINTEXT", host, port),))
@@ -75,10 +75,10 @@ def decode(path: str, data: bytes | None) -> Broker:
 
 
 def id_of(path: str) -> BrokerId:
-    """From the path, or from a child's bare name."""
+    """The broker id from a path or from the name of a child."""
     number = document.natural(path.rpartition("/")[2])
     if number is None:
-        raise ZNodeError(path, "its name is no broker id")
+        raise ZNodeError(path, "the name is not a broker id")
     return BrokerId(number)
 
 
@@ -86,7 +86,7 @@ def _endpoint(path: str, uri: Any, protocols: document.Fields) -> Endpoint:
     name, separator, address = uri.partition("://") if isinstance(uri, str) else ("", "", "")
     host, colon, port = address.rpartition(":")
     if not (separator and name and colon and document.natural(port.removeprefix("-")) is not None):
-        raise ZNodeError(path, f"endpoints: {uri!r} is no NAME://host:port")
+        raise ZNodeError(path, f"endpoints: {uri!r} is not a NAME://host:port")
     listener = name.upper()
     protocol = protocols.get(name, protocols.get(listener, listener))
     known = SecurityProtocol.__members__.get(protocol) if isinstance(protocol, str) else None

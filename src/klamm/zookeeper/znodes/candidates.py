@@ -1,7 +1,7 @@
-"""/config/extension/candidates/<id>: brokers that shall run for controller first (LogiKM and KnowStreaming write it).
+"""/config/extension/candidates/<id>: brokers that stand for controller first (LogiKM and KnowStreaming write it).
 
-Persistent, the data is unused; an absent parent means no preference. Names that are no broker ids are passed over: an
-operator's slip must not keep a cluster without a controller.
+Persistent, without data. An absent parent means no preference. Names that are not broker ids are ignored, because an
+operator's mistake must not leave the cluster without a controller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/cluster/id: made once by the first broker ever. Its `version` is a string, as Kafka writes it."""
+"""/cluster/id: written once, by the first broker. Its `version` is a string, as in Kafka."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """/config/<type>/<entity>: the overrides of one topic, broker, client, user, or of a user's client.
 
-An absent node, and one without data, means no overrides. Names of users and clients are percent-encoded, so that any
-name fits into a path. The entity `<default>` holds what applies to all of its type.
+An absent node and a node without data mean no overrides. Names of users and clients are percent-encoded, so that any
+name fits into a path. The entity `<default>` applies to all entities of its type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def topic_path(topic: str) -> str:
 
 
 def user_client_path(user: str, client: str) -> str:
-    """Both names sanitised already, or the default entity."""
+    """Both names must be sanitised already, or be the default entity."""
     return f"{PARENT}/{USERS}/{user}/{CLIENTS}/{client}"
 
 

@@ -1,6 +1,6 @@
-"""/config/changes/config_change_<n>: tells every broker whose overrides to read again. Persistent sequential.
+"""/config/changes/config_change_<n>: tells every broker which overrides to read again. Persistent sequential.
 
-Version 2 is written and names a path below /config; version 1 names type and entity. Others are refused.
+klamm writes version 2, which names a path below /config, and also reads version 1, which names type and entity.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def encode(entity_path: str) -> bytes:
 
 @document.decoder
 def decode(path: str, data: bytes | None) -> str:
-    """The entity's path below /config, whatever the version."""
+    """The entity's path below /config, for both versions."""
     fields = document.parse(path, data)
     if document.version(path, fields, (1, 2)) == 2:
         return document.text(path, fields, "entity_path")
     entity_type = document.text(path, fields, "entity_type")
     if entity_type not in (config.TOPICS, config.CLIENTS):
-        raise ZNodeError(path, f"entity_type {entity_type!r} is not known to version 1")
+        raise ZNodeError(path, f"entity_type {entity_type!r} is not valid in version 1")
     return f"{entity_type}/{document.text(path, fields, 'entity_name')}"

@@ -1,6 +1,6 @@
-"""/controller: who is the active controller. Ephemeral, created in the election's multi, never set.
+"""/controller: the id of the active controller. Ephemeral; the multi of an election creates it, and nothing sets it.
 
-Version 1 is written; of any version only `brokerid` is read (3.4 and later write 2, with KRaft's epoch in it).
+klamm writes version 1 and reads only `brokerid`, from any version (3.4 and later write 2, with KRaft's epoch).
 """
 
 from __future__ import annotations

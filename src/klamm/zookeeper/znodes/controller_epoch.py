@@ -1,4 +1,4 @@
-"""/controller_epoch: a decimal number as text, +1 per election. Its data version fences every write of a controller."""
+"""/controller_epoch: a decimal number as text; each election adds 1. Its data version fences a controller's writes."""
 
 from __future__ import annotations
 

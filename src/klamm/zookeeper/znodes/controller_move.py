@@ -1,7 +1,7 @@
-"""/config/extension/controller_move: an operator asks this broker to take the office over, whoever holds it now.
+"""/config/extension/controller_move: an operator asks this broker to become controller in place of the current one.
 
-Ephemeral, of the asking tool's session: a request never outlives who waits for it, so no broker finds a forgotten one
-at its next start. Stock Kafka ignores the path; so it also works while a JVM broker is the controller.
+Ephemeral, owned by the session of the operator's tool: a request ends with the tool that waits for it, so no broker
+finds an old one at its next start. Kafka ignores the path, so it also works while a JVM broker is the controller.
 """
 
 from __future__ import annotations

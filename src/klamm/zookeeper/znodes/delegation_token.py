@@ -1,8 +1,9 @@
-"""/delegation_token/tokens/<id>: a delegation token without its secret, which follows from the id and the master key.
+"""/delegation_token/tokens/<id>: a delegation token. Its secret is not stored: it follows from id and master key.
 
-Version 1 is written, as by Kafka before 3.3; 1 to 3 are read (3 adds the requester, who else is the owner). Principals
-are percent-encoded as names of users are. /delegation_token/token_changes/token_change_<n> holds the id of the token to
-read again, as text. Only its creator may read a token: `zookeeper.set.acl` matters here.
+klamm writes version 1, as Kafka before 3.3 does, and reads 1 to 3 (3 adds the requester; without it the requester is
+the owner). Principals are percent-encoded like names of users. /delegation_token/token_changes/token_change_<n> holds
+the id of the token to read again, as text. The nodes are sensitive: set `zookeeper.set.acl`, so that only brokers read
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class DelegationToken(NamedTuple):
     expires_ms: int
     latest_expiry_ms: int
     requester: str = ""
-    """Empty: the owner."""
+    """Empty means the owner."""
 
 
 def path(token_id: str) -> str:
@@ -33,7 +34,7 @@ def path(token_id: str) -> str:
 
 
 def encode(token: DelegationToken) -> bytes:
-    """In the order of a hash table of Scala 2.13, which is how Kafka's builds come to write it."""
+    """The order of the keys is that of a Scala 2.13 hash map, which Kafka's builds use."""
     fields: document.Fields = {
         "issueTimestamp": token.issued_ms,
         "renewers": [config.sanitised(renewer) for renewer in token.renewers],
@@ -73,7 +74,7 @@ def decode_change(path: str, data: bytes | None) -> str:
     try:
         token_id = (data or b"").decode()
     except UnicodeDecodeError as error:
-        raise ZNodeError(path, f"no UTF-8: {error}") from error
+        raise ZNodeError(path, f"not UTF-8: {error}") from error
     if not token_id:
         raise ZNodeError(path, "no data, the id of a token was expected")
     return token_id
@@ -83,5 +84,5 @@ def _principal(path: str, key: str, value: Any) -> str:
     text = config.unsanitised(value) if isinstance(value, str) else ""
     kind, colon, _name = text.partition(":")
     if not (kind and colon):
-        raise ZNodeError(path, f"{key}: {value!r} is no Type:name")
+        raise ZNodeError(path, f"{key}: {value!r} is not a Type:name")
     return text

@@ -1,4 +1,4 @@
-"""/admin/delete_topics/<topic>: a topic that somebody wants deleted. No data; removed by the controller when done."""
+"""/admin/delete_topics/<topic>: marks a topic for deletion. No data. The controller removes it when it is done."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A JSON document in a znode, and the complaints about it: one object, fields of the right type, else ZNodeError.
+"""JSON documents in znodes: one object with fields of the right types. Anything else raises ZNodeError.
 
-Unknown keys are ignored, as Kafka's readers do; where they are not, the codec says so. `true` is no integer here, and
-neither is what does not fit the 32 bits (64 for times and producer ids) that the protocol has for it: let through, it
-would make whoever has to send it fail.
+Unknown keys are ignored, as in Kafka; a codec that refuses them says so. `true` is not an integer, and neither is a
+number that does not fit into 32 bits (64 for times and producer ids): no request of the protocol could carry it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 DIGITS_MAX: Final = 10
 LONG_DIGITS: Final = 20
-"""Beyond this length no number fits, and Python refuses to read one of thousands of digits."""
+"""A longer number does not fit, and Python refuses to parse thousands of digits."""
 
 
 def dump(document: Fields) -> bytes:
-    """Keys in the order of the dict, no blanks."""
+    """Keys in the order of the dict, without spaces."""
     return orjson.dumps(document)
 
 
@@ -39,15 +38,15 @@ def parse(path: str, data: bytes | None) -> Fields:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise ZNodeError(path, f"no JSON: {error}") from error
+        raise ZNodeError(path, f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ZNodeError(path, f"a JSON object was expected, not {_brief(document)}")
     return document
 
 
 def decoder(decode: Callable[[str, bytes | None], T]) -> Callable[[str, bytes | None], T]:
-    """For every function that decodes a znode: an exception that it did not expect becomes ZNodeError too. Any other
-    exception would end one controller after the other."""
+    """Decorates every function that decodes a znode: an exception that it did not expect also becomes ZNodeError. Any
+    other exception would end one controller after another."""
 
     @wraps(decode)
     def checked(path: str, data: bytes | None) -> T:
@@ -76,7 +75,7 @@ def long(path: str, fields: Fields, key: str) -> int:
 
 
 def natural(text: str) -> int | None:
-    """A number of up to 31 bits in plain digits, as the names of brokers and partitions are; None if it is none."""
+    """A number of up to 31 bits in plain digits, like the names of brokers and partitions. None for any other text."""
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
         return None
     value = int(text)
@@ -91,7 +90,7 @@ def text(path: str, fields: Fields, key: str) -> str:
 
 
 def number_in_text(path: str, fields: Fields, key: str) -> int:
-    """Some numbers are strings in Kafka's documents; a plain number is taken too."""
+    """Kafka writes some numbers as strings. A plain number is accepted too."""
     value = _required(path, fields, key)
     digits = value.removeprefix("-") if type(value) is str else ""
     if digits.isascii() and digits.isdigit() and len(digits) < LONG_DIGITS:
@@ -136,7 +135,7 @@ def refuse_unknown(path: str, fields: Fields, known: Set[str]) -> None:
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> bytes:
-    """`{"version":1,"partitions":[{"topic":"t","partition":0}]}`, which three kinds of znodes hold."""
+    """`{"version":1,"partitions":[{"topic":"t","partition":0}]}`, the content of several kinds of znodes."""
     entries = [{"topic": topic, "partition": partition} for topic, partition in partitions]
     return dump({"version": 1, "partitions": entries})
 

@@ -1,5 +1,5 @@
-"""/isr_change_notification/isr_change_<n>: a leader changed the ISR of these partitions; the controller reads, then
-deletes it. Persistent sequential."""
+"""/isr_change_notification/isr_change_<n>: a leader has changed the ISR of these partitions. Persistent sequential. The
+controller reads the node and deletes it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """/brokers/topics/<topic>/partitions/<partition>/state: leader, leader epoch and ISR, version 1 as Kafka 2.5 writes it.
 
-A large cluster has a hundred thousand of these that say a few hundred different things, so both directions go through a
-cache: decoding by the raw bytes, encoding by the state (design D13). The znode's version is not part of either.
-`leader_recovery_state`, which 3.2 and later may add, is accepted and not kept.
+A large cluster has a hundred thousand of these with a few hundred different contents, so both directions use a cache:
+decoding by the raw bytes, encoding by the state (design D13). The znode's version is in neither key.
+`leader_recovery_state`, which 3.2 and later may add, is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def path(partition: TopicPartition) -> str:
 
 
 def paths(topics: Iterable[str], partitions: Iterable[int]) -> list[str]:
-    """Of many, from columns."""
+    """The paths of many states, from columns."""
     parent = topic.PARENT
     return [f"{parent}/{name}/partitions/{n}/state" for name, n in zip(topics, partitions, strict=True)]
 
@@ -51,17 +51,17 @@ def encode(state: LeaderAndIsr) -> bytes:
 def decode(path: str, data: bytes | None) -> LeaderAndIsr:
     try:
         return _decode(data)
-    except ZNodeError as error:  # the cache does not know paths
+    except ZNodeError as error:  # the cache has no paths
         raise ZNodeError(path, error.reason) from None
 
 
 def decode_many(paths: Sequence[str], contents: Contents) -> list[LeaderAndIsr | ZNodeError | None]:
-    """Equal states are one object. None where there is no node, an error where its content is no state."""
+    """Equal states are one object. None where the node does not exist, an error where its content is not a state."""
     try:
         if NO_NODE_VERSION not in contents.versions:
             return list(map(_decode, contents.data))
     except ZNodeError:
-        pass  # then one by one, to say which
+        pass  # decode one by one, to tell which
     return [_decode_any(*item) for item in zip(paths, contents.data, contents.versions, strict=True)]
 
 

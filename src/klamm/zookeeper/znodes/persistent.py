@@ -1,4 +1,4 @@
-"""The persistent paths that every broker makes sure of as it starts (controller.md section 1.1)."""
+"""The persistent paths that every broker creates at its start if they are missing (Kafka: ZkData.PersistentZkPaths)."""
 
 from __future__ import annotations
 

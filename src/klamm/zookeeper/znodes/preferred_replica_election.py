@@ -1,4 +1,4 @@
-"""/admin/preferred_replica_election: the old tools' way to ask for it; removed by the controller when done."""
+"""/admin/preferred_replica_election: how old tools request the election. The controller removes it when it is done."""
 
 from __future__ import annotations
 

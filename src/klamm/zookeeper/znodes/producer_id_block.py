@@ -1,4 +1,4 @@
-"""/latest_producer_id_block: the last thousand producer ids that a broker took; set by its data version."""
+"""/latest_producer_id_block: the last block of a thousand producer ids that a broker took, set by its data version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encode(block: ProducerIdBlock) -> bytes:
 
 @document.decoder
 def decode(path: str, data: bytes | None) -> ProducerIdBlock | None:
-    """None when no block was ever taken: the node is made empty."""
+    """None if no block was taken yet: the node is created empty."""
     if not data:
         return None
     fields = document.parse(path, data)

@@ -1,7 +1,7 @@
-"""/config/extension/quarantine/<quoted path>: a znode that made a controller fail, so that its successor skips it too.
+"""/config/extension/quarantine/<quoted path>: names a znode that made a controller fail, so its successor skips it.
 
-Persistent, written by a klamm controller, removed by one when the znode has changed since; deleting it by hand ends the
-quarantine at the next election. Stock Kafka ignores the path.
+Persistent. A klamm controller writes it, and removes it when the znode has changed. If an operator deletes it, the
+quarantine ends at the next election. Kafka ignores the path.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PARENT: Final = "/config/extension/quarantine"
 class Quarantined(NamedTuple):
     path: str
     mzxid: int
-    """Of the znode when it made the controller fail: with another it is another matter."""
+    """The znode's mzxid when it made the controller fail. The quarantine ends when it changes."""
     reason: str
     broker: BrokerId
-    """Who failed."""
+    """The broker whose controller failed."""
     time_ms: int
 
 

@@ -1,6 +1,6 @@
-"""/admin/reassign_partitions: the old tools' way to ask for a reassignment; rewritten and removed by the controller.
+"""/admin/reassign_partitions: how old tools request a reassignment. The controller rewrites and finally removes it.
 
-A strict document: a key that does not belong makes all of it invalid, as in Kafka.
+An unknown key makes the whole document invalid, as in Kafka.
 """
 
 from __future__ import annotations

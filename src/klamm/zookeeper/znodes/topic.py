@@ -1,7 +1,7 @@
-"""/brokers/topics/<topic>: which brokers hold each partition, and what a running reassignment adds and removes.
+"""/brokers/topics/<topic>: the replicas of each partition, and those that a running reassignment adds and removes.
 
-Version 2 is written for a topic without id. A topic id that was read is kept (a 2.5 controller dropped it:
-KAFKA-12835) and makes it version 3, whose key order is that of Kafka 2.8 and later. Readers ignore `version`.
+klamm writes version 2 for a topic without an id. It keeps a topic id that it has read (a 2.5 controller dropped it:
+KAFKA-12835) and then writes version 3 with the key order of Kafka 2.8 and later. Readers ignore `version`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def decode(path: str, data: bytes | None) -> TopicAssignment:
 
 
 def _is_plain(found: document.Fields) -> bool:
-    """Numbers to lists of numbers. Most are, and are looked at in bulk: a look at each is most of a cold load."""
+    """Whether all keys are numbers and all values lists of numbers. Nearly all documents are, and this check in bulk is
+    fast: checking each partition took most of a cold load."""
     return (
         all(found)
         and max(map(len, found), default=0) < document.DIGITS_MAX
@@ -69,7 +70,7 @@ def _is_plain(found: document.Fields) -> bool:
 
 @lru_cache(maxsize=CACHE_ENTRIES)
 def _settled(replicas: tuple[BrokerId, ...]) -> Assignment:
-    """One object for all partitions on the same brokers, none of them on the move."""
+    """The one Assignment for all partitions with these replicas and no reassignment."""
     return Assignment(replicas)
 
 
@@ -79,7 +80,7 @@ def _decode_each(
     for key, replicas in found.items():
         number = document.natural(key)
         if number is None:
-            raise ZNodeError(path, f"partitions: {key[:40]!r} is no partition number")
+            raise ZNodeError(path, f"partitions: {key[:40]!r} is not a partition number")
         yield (
             number,
             Assignment(
