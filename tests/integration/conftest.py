@@ -38,7 +38,7 @@ async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
             yield ours.address
         return
     if why := available():
-        pytest.fail(why)  # the real server is the judge: without it this proves nothing
+        pytest.fail(why)  # without the real server these tests prove nothing
     if request.param == "ensemble":
         async with EmbeddedEnsemble(tmp_path_factory.mktemp("ensemble"), force_sync=False).running() as ensemble:
             yield ensemble.connect_string
@@ -50,7 +50,7 @@ async def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def connect(address: str) -> AsyncIterator[Connect]:
-    """Further clients below the test's own chroot, closed at its end."""
+    """Opens clients below the test's chroot and closes them at its end."""
     root = next(roots)
     tree, session_ids = InMemoryTree(), itertools.count(1)
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The ZooKeeper client against servers: the real one, and ours. What it promises must hold on both."""
+"""The ZooKeeper client on our server and on real ones: connections, sessions and watches across them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def client_of(address: str) -> ZooKeeperClient:
 
 
 async def expire(address: str, client: ZooKeeperClient) -> None:
-    """End its session from outside: a second connection of the same session closes it.
+    """End the client's session from outside: a second connection of the same session closes it.
 
-    The close goes out in one write with the handshake, and again if need be: the client, thrown off its connection by
-    ours, comes back at once and may throw us off in turn.
+    The close request leaves in one write with the handshake, and is repeated if necessary: this connection ends the
+    client's, and the client reconnects at once and may end this one in turn.
     """
     session_id, password = client.session_id, client._session._password
     host, _, port = address.partition(",")[0].partition(":")
@@ -99,7 +99,7 @@ async def test_acls_and_identity(zk: ZooKeeperClient, connect: Connect) -> None:
         await zk.get_many(["/", "/secret"])
     owner.drop_connection()
     await asyncio.sleep(0)
-    assert (await owner.get("/secret")).data == b"x"  # the identity is told again to each connection
+    assert (await owner.get("/secret")).data == b"x"  # each new connection authenticates again
     await zk.add_auth("digest", b"kafka:secret")
     assert (await zk.get("/secret")).data == b"x"
     stat = await zk.set_acl("/secret", [Acl(1, "world", "anyone")], 0)
@@ -113,7 +113,7 @@ async def test_acls_and_identity(zk: ZooKeeperClient, connect: Connect) -> None:
 
 @pytest.mark.parametrize("address", ["real 3.5.8"], indirect=True)
 async def test_bulk_on_a_server_without_multi_read(address: str, connect: Connect) -> None:
-    """The probe costs the first connection, not the session; everything else works by single reads in a pipeline."""
+    """The probe ends the first connection but not the session. Bulk reads then use pipelined single reads."""
     zk: ZooKeeperClient = await connect()
     other: ZooKeeperClient = await connect()
     assert (zk.requests["multi_read"], zk.expirations) == (1, 0)
@@ -193,7 +193,7 @@ async def test_fifty_thousand_watches_fire_once_each(zk: ZooKeeperClient, scaled
     zk.drop_connection()
     await asyncio.sleep(0)
     await zk.sync("/")
-    assert (log.events, zk.watch_count) == ([], count)  # set again, and nothing fires in excess
+    assert (log.events, zk.watch_count) == ([], count)  # set again, and nothing fires needlessly
     await zk.write_many([Set(path, b"x") for path in paths[:-10]])
     await zk.write_many([Create(path, b"x") for path in paths[-10:]])
     await zk.sync("/")
@@ -202,7 +202,7 @@ async def test_fifty_thousand_watches_fire_once_each(zk: ZooKeeperClient, scaled
 
 
 class Mirror:
-    """Holds the versions of many nodes by watches alone, as the controller does."""
+    """Knows the versions of many nodes only by watches, as the controller does."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self.client = client
@@ -231,7 +231,7 @@ class Mirror:
             return
         for path, node in zip(paths, nodes, strict=True):
             assert node is not None
-            # Reads overlap, and the first to begin may be the last to end.
+            # Reads overlap, and the first to start may be the last to end.
             self.versions[path] = max(node.stat.version, self.versions.get(path, 0))
 
 
@@ -272,7 +272,7 @@ async def test_no_change_is_missed_while_connections_die(
 async def test_no_change_between_the_batches_of_one_read_is_missed(
     zk: ZooKeeperClient, connect: Connect, scaled: Callable[[int, int], int]
 ) -> None:
-    """Each batch is watched from its own zxid on; with a later one this fails within a few rounds."""
+    """Each batch is watched from its own zxid on. With a later zxid this fails within a few rounds."""
     writer: ZooKeeperClient = await connect()
     random = Random(4)
     paths = [f"/{i:04d}" for i in range(3000)]
@@ -294,7 +294,7 @@ async def test_no_change_between_the_batches_of_one_read_is_missed(
 
 
 class Owner:
-    """A session's owner: notes when it is called, and what it could do at that moment."""
+    """A session listener that records its calls and what the client could do at that moment."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self.client = client
@@ -331,14 +331,14 @@ async def test_forced_expiries(
         assert owner.seen[-2:] == ["before: refused", "after: created"]
         assert client.session_id != before
         assert client.watch_count == 0
-        await zk.sync("/owned")  # of an ensemble each may be served by another one
+        await zk.sync("/owned")  # in an ensemble each client may be on another server
         stat = await zk.exists("/owned")
         assert stat is not None
         assert stat.ephemeral_owner == client.session_id
         assert client.expirations == round_
 
 
-@pytest.mark.parametrize("address", ["real"], indirect=True)  # ours: in virtual time
+@pytest.mark.parametrize("address", ["real"], indirect=True)  # unit tests do this in virtual time on ours
 async def test_an_idle_session_lives_by_pings(address: str) -> None:
     client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), address, 4000)
     async with client.running():
@@ -357,7 +357,7 @@ async def test_an_idle_session_lives_by_pings(address: str) -> None:
 @asynccontextmanager
 async def real_server(directory: Path) -> AsyncIterator[EmbeddedZooKeeper]:
     if why := available():
-        pytest.fail(why)  # the real server is the judge: without it this proves nothing
+        pytest.fail(why)  # without the real server this test proves nothing
     async with EmbeddedZooKeeper(directory).running() as server:
         yield server
 

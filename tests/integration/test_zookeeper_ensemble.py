@@ -1,12 +1,12 @@
-"""Our client on a real ensemble of three, while the very server that it is connected to is killed again and again.
+"""Our client on a real ensemble of three, while the server that it is connected to is killed again and again.
 
-A writer on a session of its own changes nodes all the time and logs the version of each write it was told of. The
-client under test learns of them by watches alone. After each kill the writer rests, and the client's state of every
-node must become that of the last write: what changed between its last read and a lost connection must fire when the
-watches are set again. (At the end alone would be too late: the next write to a node hides that one was missed.)
+A writer on its own session changes nodes all the time and logs the version of each acknowledged write. The client under
+test learns of the changes only by watches. After each kill the writer pauses, and the client's state of every node must
+become that of the last write: a change between the client's last read and the lost connection must fire when the
+watches are set again. (A check at the end would be too late: the next write to a node hides that one was missed.)
 
-Every second kill comes at the worst moment: when the client has read another thousand nodes in many batches and is
-about to set the watches of the first. Then those batches must be watched on the next server, each from its own zxid.
+Every second kill comes at the worst moment: the client has read another thousand nodes in many batches and is about to
+set the watches of the first batch. Then those batches must be watched on the next server, each from its own zxid.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
 
 NODES = 1000
 BATCH = NODES // READS_IN_FLIGHT
-"""Nodes per multi-read instead of 500: between eight of them something is written."""
+"""Nodes per multi-read, instead of 500, so that something is written between the eight multi-reads."""
 SESSION_TIMEOUT_MS = 10_000
 R = TypeVar("R")
 
 
 class Tap(asyncio.Transport):
-    """A connection's transport that, when it is told to, cuts the connection before watches are set.
+    """A connection's transport that can cut the connection before watches are set.
 
-    A read that is cut half-way is simply repeated, so all of it must have been answered by then: the loop stands still
-    for a moment after the reads have left, and then finds all answers in the socket. They leave one after the other,
-    while the writes that are under way arrive, so that something changes between any two of them.
+    A read that is cut half-way is simply repeated, so all its answers must have arrived by then: the loop blocks for a
+    moment after the reads have left and then finds all answers in the socket. The reads leave one after the other,
+    while writes arrive at the server, so that something changes between any two of them.
     """
 
     def __init__(self, transport: asyncio.Transport, network: TappedNetwork) -> None:
@@ -84,7 +84,7 @@ def frames_in(packet: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class TappedNetwork(AsyncioNetwork):
-    """Calls once what it was given before a SetWatches leaves, and lets nothing of that packet out."""
+    """Calls a function once, before a SetWatches leaves, and drops that packet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TappedNetwork(AsyncioNetwork):
 
 
 class Mirror:
-    """The versions of many nodes as watches and the reads after them tell."""
+    """The versions of many nodes, known from watches and the reads that follow them."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self.versions: dict[str, int] = {}
@@ -134,7 +134,7 @@ class Mirror:
 
 
 class Writer:
-    """Writes without a pause to speak of; a write of unknown outcome is not logged, but may have happened."""
+    """Writes almost without a pause. A write with unknown outcome is not logged, but may have been applied."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self.logged: dict[str, int] = {}
@@ -144,7 +144,7 @@ class Writer:
         self._client = client
 
     async def rest(self) -> None:
-        """Returns when nothing of it is in flight any more."""
+        """Returns when no write is in flight any more."""
         self.going.clear()
         await self._resting.wait()
 
@@ -155,7 +155,7 @@ class Writer:
                 self._resting.set()
                 await self.going.wait()
                 self._resting.clear()
-            # One transaction each, many in flight: something must change between any two batches of a read.
+            # One transaction per write, many in flight: something must change between any two batches of a read.
             chosen = random.sample(self.paths, 100)
             results = await asyncio.gather(
                 *(self._client.set(path, b"x" * 80) for path in chosen), return_exceptions=True
@@ -177,7 +177,7 @@ def kill_and_rest(pid: int, writer: Writer) -> None:
 
 
 async def until_done(call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Again after a lost connection; what it asks for may be done twice."""
+    """Repeats a call after a lost connection; the call must be safe to repeat."""
     while True:
         try:
             return await call()

@@ -1,7 +1,7 @@
-"""What Kafka keeps in ZooKeeper, through our codecs and our client, on our server and on the real one.
+"""Kafka's data in ZooKeeper, through our codecs and our client, on our server and on the real one.
 
-The behaviour cases of the ZooKeeper layer (ZKC). Where Kafka's client answers with a code or with version -2, ours
-raises the error of that code.
+These are the behaviour cases of the ZooKeeper layer (ZKC). Where Kafka's client returns an error code or version -2,
+ours raises the error of that code.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def outcomes(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 async def test_trees_are_made_and_removed(zk: ZooKeeperClient) -> None:
     await zk.ensure_path("/a/b/c/d")
     assert [await zk.exists(path) is not None for path in ("/a", "/a/b", "/a/b/c", "/a/b/c/d")] == [True] * 4
-    await zk.ensure_path("/a/b/c/d")  # there already
+    await zk.ensure_path("/a/b/c/d")  # it exists already
     with pytest.raises(NodeExists):
         await zk.create("/a/b/c/d")
     for call in (zk.ensure_path("a/b"), zk.create("a"), zk.exists("a"), zk.delete("a")):
@@ -227,7 +227,7 @@ async def test_change_notifications_are_handled_once_and_in_order(zk: ZooKeeperC
     task = asyncio.create_task(listener.run())
     try:
         await until(1)
-        await announce(writer, config_change.PREFIX, bad)  # reported; those after it come all the same
+        await announce(writer, config_change.PREFIX, bad)  # it is reported, and later ones are still handled
         await asyncio.gather(
             *(announce(writer, config_change.PREFIX, config_change.encode(f"topics/{n}")) for n in range(50))
         )

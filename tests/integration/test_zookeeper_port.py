@@ -155,7 +155,7 @@ async def test_each_kind_of_watch(zk: ZooKeeper, connect: Connect) -> None:
     await zk.sync("/")
     assert log.events == [("CREATED", "/w")]
     await zk.get("/w", log)
-    await zk.get("/w", log)  # twice asked, once told
+    await zk.get("/w", log)  # set twice, fired once
     await zk.children("/w", log)
     await other.set("/w", b"1")
     await other.create("/w/c")
@@ -177,7 +177,7 @@ async def test_registration(zk: ZooKeeper, connect: Connect) -> None:
     epoch = await register(zk, BROKER.id, document)
     node = await zk.get("/brokers/ids/1")
     assert (node.data, node.stat.version, node.stat.czxid) == (document, 1, epoch)
-    assert await register(zk, BROKER.id, document) == epoch  # our session owns it: that is our registration
+    assert await register(zk, BROKER.id, document) == epoch  # the session owns it already: that is its registration
 
     other = await connect()
     with pytest.raises(NodeExists, match=f"0x{zk.session_id:x}"):

@@ -1,7 +1,7 @@
-"""The contract's own driver: raw sockets and a jute codec of its own, so that a mistake in ours cannot hide itself.
+"""The driver of the contract tests: raw sockets and a separate jute codec, so that an error in ours cannot hide.
 
-Every case runs on each server of `SERVERS`. A test asks for `zk`, a connected client with a fresh `zk.root` of its own,
-and for `connect` when it needs more clients or an unusual handshake.
+Every test runs on each server of `SERVERS`. The fixture `zk` is a connected client with a new `zk.root` for each test;
+`connect` opens further clients, also with an unusual handshake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 SERVERS = ("ours", "lagging", "real", "ensemble")
-"""`lagging` is a follower of ours that is late by up to LAG seconds; `ensemble` a follower of three real ones."""
+"""`lagging` is a follower of our server that lags by up to LAG seconds; `ensemble` is a follower in a real ensemble."""
 LAG = 0.004
 TICK_MS = 500
 PATIENCE = 10.0
@@ -167,7 +167,7 @@ class Reply(NamedTuple):
 
     @property
     def results(self) -> list[tuple[int, int, Any]]:
-        """Of a multi or multi-read: (type, error, value) each, and nothing after the terminator."""
+        """The results of a multi or multi-read as (type, error, value), with nothing after the terminator."""
 
         def read(parser: Parser) -> Any:
             found: list[tuple[int, int, Any]] = []
@@ -182,7 +182,7 @@ class Reply(NamedTuple):
 
     @property
     def codes(self) -> list[int]:
-        """Of a failed multi; code and body say the same."""
+        """The error codes of a failed multi; header and body must agree."""
         assert all(kind == -1 and err == value for kind, err, value in self.results)
         return [err for _kind, err, _value in self.results]
 
@@ -206,7 +206,7 @@ class Event(NamedTuple):
 
 
 class Op:
-    """Bodies of requests, with their opcodes: for single requests, and to be put into a multi."""
+    """Opcodes and bodies of requests, for single requests and for use in a multi."""
 
     @staticmethod
     def create(
@@ -264,7 +264,7 @@ class Op:
 
 
 class Client:
-    """One connection. Requests by `call`, or by `send` and `receive` for pipelines; events are put aside."""
+    """One connection. `call` does one request; `send` and `receive` do pipelines. Events are kept in `events`."""
 
     op = Op
 
@@ -338,7 +338,7 @@ class Client:
         return reply
 
     async def event(self) -> tuple[int, str]:
-        """The next event, waiting for it if none was put aside."""
+        """The next event: a kept one, or else wait for one."""
         if not self.events:
             message = await self._message()
             assert isinstance(message, Event), message
@@ -347,13 +347,13 @@ class Client:
         return event.type, event.path
 
     async def drain(self) -> list[tuple[int, str]]:
-        """All events up to now: those that precede the answer to a request sent now."""
+        """All events so far, that is, before the answer to a request sent now."""
         await self.ping()
         events, self.events = self.events, []
         return [(event.type, event.path) for event in events]
 
     async def eof(self, within: float = PATIENCE) -> None:
-        """The server closes without a further byte."""
+        """The server closes without sending another byte."""
         try:
             async with asyncio.timeout(within):
                 assert await self.reader.read(1) == b""
@@ -361,7 +361,7 @@ class Client:
             pass
 
     async def drop(self) -> None:
-        """Close the socket, not the session."""
+        """Close the socket but not the session."""
         self.writer.close()
         try:
             await self.writer.wait_closed()
@@ -441,7 +441,7 @@ class Client:
         return f"{self.root}/{name}"
 
     async def make(self, name: str, data: bytes | None = b"") -> str:
-        """A persistent node below the root of this test."""
+        """Create a persistent node below the root of this test."""
         return (await self.create(self.at(name), data)).path
 
     async def stat_of(self, path: str) -> Stat:
@@ -455,13 +455,13 @@ _roots = itertools.count(1)
 
 
 class Target(NamedTuple):
-    """A running server, and what it is set to."""
+    """A running server and its settings."""
 
     port: int
     timeout_ms_max: int
     mode: str
     members: Mapping[str, Sequence[int]] = {}
-    """Ports by role, where there are several servers."""
+    """The ports by role, if there are several servers."""
 
 
 @asynccontextmanager
@@ -491,7 +491,7 @@ async def _running(kind: str, directory: Path) -> AsyncIterator[Target]:
             members: dict[str, list[int]] = {"leader": [], "follower": []}
             for member in ensemble.members:
                 members[await member.mode() or "lost"].append(member.port)
-            # A follower: there reads and writes take different ways.
+            # A follower, because it handles reads itself and passes writes to the leader.
             yield Target(members["follower"][0], 60_000, "follower", members)
 
 
@@ -508,7 +508,7 @@ def port(target: Target) -> int:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def connect(port: int) -> AsyncIterator[Connect]:
-    """Opens clients; at the end of the test their sessions are closed, so that no expiry disturbs another test."""
+    """Opens clients. Closes their sessions at the end of the test, so that no expiry disturbs another test."""
     clients: list[Client] = []
     root = f"/contract-{next(_roots)}"
 
@@ -541,7 +541,7 @@ async def connect(port: int) -> AsyncIterator[Connect]:
 
 
 async def _close_session(port: int, session: int, password: bytes) -> None:
-    """On a connection of its own: the server may have closed the client's. If the session is gone, fine."""
+    """Uses a new connection, because the server may have closed the client's. The session may be gone already."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(Client.connect_request(10_000, session, password, 0, False) + buffer(struct.pack(">ii", 1, -11)))
     try:
@@ -554,7 +554,7 @@ async def _close_session(port: int, session: int, password: bytes) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def zk(connect: Connect) -> Client:
-    """A client on a tree of its own."""
+    """A client with its own root node."""
     client = await connect()
     assert (await client.create(client.root)).err == 0
     return client

@@ -111,7 +111,7 @@ async def test_dropped_client_expires(connect: Any, zk: Any) -> None:
     await client.drop()
     assert await zk.event() == (2, ephemeral)
     assert 0.9 < loop.time() - dropped < 2.5
-    await asyncio.sleep(0.2)  # the real server closes the session's connections after its end: ours could be among them
+    await asyncio.sleep(0.2)  # the real server closes all connections of an ended session, and so perhaps this one
     assert (await connect(resume=client)).timeout_ms == 0
 
 
@@ -246,7 +246,7 @@ async def test_truncated_body(zk: Any, opcode: int) -> None:
 
 @pytest.mark.case("ZK-23")
 @pytest.mark.parametrize("opcode", [1, 2, 5, 7, 14, 15])
-@pytest.mark.parametrize("target", ["ours", "lagging", "real"], indirect=True)  # a real follower waits for ever
+@pytest.mark.parametrize("target", ["ours", "lagging", "real"], indirect=True)  # a real follower never answers
 async def test_truncated_write(zk: Any, opcode: int) -> None:
     before = (await zk.ping()).zxid
     assert (await zk.call((opcode, struct.pack(">i", 20) + b"/x"))).err == -5
@@ -281,8 +281,8 @@ async def test_request_behind_close_session_meets_the_end(connect: Any, target: 
     client.send(client.op.get("/"))
     assert (await client.receive()).err == 0
     try:
-        # A race in the real server: alone it answers one in twenty, with session expired or unknown; a follower, which
-        # has the read overtake the end, serves every second one.
+        # A race in the real server: a standalone one answers one in twenty, with session expired or unknown. On a
+        # follower the read overtakes the end, and every second one succeeds.
         assert (await client.receive()).err in ((-112, -12) if target.mode == "standalone" else (-112, -12, 0))
     except (asyncio.IncompleteReadError, ConnectionError):
         return

@@ -1,4 +1,4 @@
-"""kazoo, an independent client, does its recipes on our server and on the real one."""
+"""The recipes of kazoo, an independent client, on our server and on the real one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kazoo(port: int, **options: Any) -> Iterator[KazooClient]:
 
 
 async def off_the_loop(work: Callable[[], None]) -> None:
-    """kazoo blocks, and our server runs in this loop."""
+    """Runs in a thread, because kazoo blocks and our server runs in this loop."""
     await asyncio.to_thread(work)
 
 

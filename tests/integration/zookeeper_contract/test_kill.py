@@ -1,4 +1,4 @@
-"""Our server with a journal, as a process, killed by SIGKILL in the middle of writes: what it acknowledged is there."""
+"""Our server with a journal runs as a process and is killed during writes: all acknowledged writes survive."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path, scaled: Callable[[i
     for life in range(kills + 1):
         server, port = await start(tmp_path)
         try:
-            # The same session each time: it, and its zxid, must have survived as well.
+            # The same session each time: the session and its zxid must survive too.
             connection, session, password = await open_session(port, session, password, last_zxid)
             if life == 0:
                 owner_acl = (

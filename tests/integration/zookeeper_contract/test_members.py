@@ -1,4 +1,4 @@
-"""What holds only where there are several servers: a session that moves from one to another."""
+"""Tests for several servers: a session that moves from one to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions and reads in bulk: ZK-53 to ZK-67."""
+"""Multis and multi-reads: ZK-53 to ZK-67."""
 
 from __future__ import annotations
 

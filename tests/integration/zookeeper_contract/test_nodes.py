@@ -55,7 +55,7 @@ async def test_null_and_empty_data_stay_different(zk: Any) -> None:
     ["", ".", "..", "./x", "a\x00b", "a\x01b", "a\x1fb", "a\x7fb", "a\x9fb", "a\uf8ffb", "a\ufff0b", "a\U0001f600b"],
 )
 async def test_bad_path(zk: Any, name: str) -> None:
-    expected = -101 if "/" in name else -8  # the parent is looked for before the path is
+    expected = -101 if "/" in name else -8  # the parent is checked before the path
     assert (await zk.create(zk.at(name))).err == expected
 
 

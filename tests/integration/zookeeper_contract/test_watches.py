@@ -1,4 +1,4 @@
-"""Watches, one-shot and lasting, and how they are set again: ZK-68 to ZK-98. Events are (type, path)."""
+"""Watches, one-shot and persistent, and SetWatches: ZK-68 to ZK-98. Events are (type, path)."""
 
 from __future__ import annotations
 

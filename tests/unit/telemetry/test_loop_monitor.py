@@ -1,4 +1,4 @@
-"""A hold says how much of it was our own work."""
+"""A hold reports how much of it was the thread's own work."""
 
 from __future__ import annotations
 

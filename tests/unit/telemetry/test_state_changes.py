@@ -78,7 +78,7 @@ def test_a_line_reads_as_kafkas() -> None:
 
 
 def test_changes_that_share_their_words_keep_their_own() -> None:
-    """What stands around topic and partition is made once per slice: every field that differs must show."""
+    """The text around topic and partition is made once per slice, so every field that differs must show."""
     other = {
         "time_ms": 1_700_000_000_999,
         "broker": 8,
@@ -165,7 +165,7 @@ async def test_the_writer_stands_back_while_the_loop_is_busy(tmp_path: Path) -> 
     async with writer.running():
         writer.emit([DECISION])
         while not writer.written:
-            clock.now += 2 * BUSY_SECONDS  # somebody's work, in every turn of the loop
+            clock.now += 2 * BUSY_SECONDS  # other work in every turn of the loop
             await asyncio.sleep(0)
         assert clock.now >= GIVE_WAY_SECONDS
         writer.emit([DECISION])

@@ -1,4 +1,4 @@
-"""A server by script, in memory and in virtual time, for the client's tests: every second is exact."""
+"""A scripted server in memory and in virtual time, for tests of the client. All times are exact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoopClock:
 
 
 class Link(asyncio.Transport):
-    """The client's transport; what it writes goes to the server as whole frames."""
+    """The client's transport. It passes what the client writes to the server as whole frames."""
 
     def __init__(self, server: ScriptedServer, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Link(asyncio.Transport):
             position += 4 + length
 
     def send(self, *frames: bytes) -> None:
-        """All in one packet."""
+        """Send all of it in one packet."""
         asyncio.get_running_loop().call_soon(self._arrive, b"".join(frames))
 
     def _arrive(self, data: bytes) -> None:
@@ -66,7 +66,7 @@ Answer = Callable[[Link, int, bytes], None]
 
 
 class ScriptedServer:
-    """Answers the handshake and pings; the rest as told by `answers`. Also the Network that leads to it."""
+    """Answers the handshake and pings; `answers` answers the rest. It is also the Network that leads to it."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -173,7 +173,7 @@ def play(scenario: Scenario, connect: str = "zk:2181") -> ScriptedServer:
             link.send(jute.reply_frame(xid, server.zxid, 0)),
             asyncio.get_running_loop().call_later(0.001, link.abort),
         )[0]
-        async with asyncio.timeout(3600), client.running():  # virtual: pings alone would go on for ever
+        async with asyncio.timeout(3600), client.running():  # in virtual time: pings alone would go on for ever
             await scenario(server, client)
 
     run_in_virtual_time(main())

@@ -1,4 +1,4 @@
-"""Change notifications by virtual time, on our server: what is old goes, what is new survives lost sessions."""
+"""Change notifications in virtual time, on our server: old ones are deleted, new ones survive lost sessions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Servers that are down, slow, or speak something else: every call ends with a typed error within its timeout.
+"""Servers that are down, slow, or speak another protocol: every call ends with a typed error within its timeout.
 
-Two tables. While the session is being made, `start` raises ConnectionLoss within the connection timeout and leaves no
-task and no socket behind. Later a request ends with a ZooKeeperError within the session timeout, and once the server is
-sane again the same client goes on with the same session. All in virtual time, so "within" is exact.
+There are two tables. Before there is a session, `start` raises ConnectionLoss within the connection timeout and leaves
+no task and no socket behind. Later, a request ends with a ZooKeeperError within the session timeout, and when the
+server works again, the same client goes on with the same session. All runs in virtual time, so "within" is exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WITHIN = 2.0
 HANDSHAKE = jute.frame(jute.ConnectResponse(TIMEOUT_MS, 100, b"p" * 16).pack())
 
 Speak = Callable[[Link, bytes], None]
-"""What the server says, given what a sane one would."""
+"""What the server sends instead of the correct answer."""
 
 
 def says(data: bytes) -> Speak:
@@ -46,7 +46,7 @@ def byte_by_byte(link: Link, sane: bytes, every: float = 0.3) -> None:
 
 
 def without_end(link: Link, sane: bytes) -> None:
-    """A reply of 60 MB at three bytes a second."""
+    """A reply of 60 MB at three bytes per second."""
     byte_by_byte(link, jute.INT.pack(60_000_000) + bytes(100))
 
 
@@ -115,7 +115,7 @@ def test_no_handshake(how: Speak) -> None:
 
 @table({**GARBAGE, **SILENCE})
 def test_a_handshake_and_nothing_sane_after_it(how: Speak) -> None:
-    """The first request of all is the probe for multi-read."""
+    """The first request is the probe for multi-read."""
     server = ScriptedServer()
     sane = jute.reply_frame(1, 10, 0, jute.MULTI_END)
     server.answers[OpCode.MULTI_READ] = lambda link, xid, body: how(link, sane)
@@ -200,11 +200,11 @@ def test_a_request_to_a_server_gone_mad(how: Speak) -> None:
 
 def test_a_slow_reply_is_waited_for_while_it_arrives() -> None:
     async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
-        server.mute_pings = True  # one stream: the pings' replies queue behind it
+        server.mute_pings = True  # one stream: the replies to pings queue behind it
         server.answers[OpCode.GET_DATA] = answer(lambda link, sane: byte_by_byte(link, sane, every=0.05))
         asked = now()
         assert (await client.get("/a")).data == b"x"
-        assert 4.0 < now() - asked < 6.0  # beyond two thirds of the timeout, within all of it
+        assert 4.0 < now() - asked < 6.0  # after two thirds of the timeout, but before all of it
         assert client.disconnections == 0
 
     play(scenario)
@@ -240,7 +240,7 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_cut_at_any_byte_is_a_typed_error_of_that_request(name: str) -> None:
-    """The frame is whole, so the connection can go on; the request cannot."""
+    """The frame is complete, so the connection goes on; only the request fails."""
     opcode, call, body = BODIES[name]
 
     async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:

@@ -1,4 +1,4 @@
-"""Bulk calls in columns say the same bytes as those of objects, and understand the same answers."""
+"""Bulk calls in columns send the same bytes as calls with objects, and read the same answers."""
 
 from __future__ import annotations
 

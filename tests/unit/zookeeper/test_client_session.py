@@ -1,4 +1,4 @@
-"""The life of a session, against a scripted server in memory, in virtual time: every second below is exact."""
+"""The life of a session on a scripted server in memory and in virtual time. All times are exact."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_without_any_server_for_four_thirds_of_the_timeout_the_session_is_over()
         assert now() - lost_at == pytest.approx(8.0)
         await asyncio.sleep(0.01)
         assert listener.seen == ["before, 1 made"]
-        with pytest.raises(SessionExpired):  # between the sessions nothing waits
+        with pytest.raises(SessionExpired):  # between two sessions no request waits
             await client.get("/a")
         server.down = False
         await asyncio.sleep(2.0)
@@ -165,7 +165,10 @@ def test_no_new_session_is_asked_for_before_every_listener_has_put_the_old_one_a
         server.gone.add(100)
         server.links[0].abort()
         await asyncio.sleep(5)
-        assert (len(server.connects), listener.seen) == (2, [])  # the second was told that its session is gone
+        assert (len(server.connects), listener.seen) == (
+            2,
+            [],
+        )  # the second learned that its session is gone
         put_away.set()
         await asyncio.sleep(0.1)
         assert listener.seen == ["before, 1 made", "after, 2 made"]
@@ -253,7 +256,7 @@ def test_watches_are_set_again_from_the_zxid_of_their_own_read() -> None:
             jute.pack_set_watches(20, ["/data"], [], []),
             jute.pack_set_watches(30, [], ["/missing"], ["/dir"]),
         ]
-        assert server.links[1].opcodes()[-1] is OpCode.GET_DATA  # what waited comes after the watches
+        assert server.links[1].opcodes()[-1] is OpCode.GET_DATA  # waiting requests follow the watches
         assert server.connects[1][2].last_zxid_seen == 99
 
     play(scenario)
@@ -267,7 +270,7 @@ def test_an_event_in_the_packet_of_the_reply_that_set_its_watch_is_delivered() -
         )
         seen: list[WatchEvent] = []
         assert (await client.get("/a", seen.append)).data == b"old"
-        assert seen == [WatchEvent(WatchKind.DATA_CHANGED, "/a")]  # once: a watch is spent by its event
+        assert seen == [WatchEvent(WatchKind.DATA_CHANGED, "/a")]  # only once: a watch ends with its event
         assert client.watch_count == 0
 
     play(scenario, "zk:1/kafka")

@@ -1,4 +1,4 @@
-"""The wire, both ways, at the sizes that the reference measured, and what does not fit."""
+"""The wire format in both directions: sizes as ZooKeeper sends them, and data that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs, delegation tokens and features: the bytes that Kafka's own tools and encoders wrote, and what nobody should."""
+"""ACLs, delegation tokens and features: the bytes that Kafka's tools and encoders wrote, and malformed content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = (
 )
 TOKEN = DelegationToken("tok-1", "User:o:w ner", ("User:r1", "User:r2"), 1000, 2000, 3000)
 
-# path, bytes as Kafka 2.5.1 wrote them, what they say, our codec
+# path, bytes as Kafka 2.5.1 wrote them, their value, our codec
 WRITTEN_BY_KAFKA: list[tuple[str, bytes, Any, Any]] = [
     (
         "/kafka-acl/Topic/letters",

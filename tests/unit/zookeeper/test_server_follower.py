@@ -1,4 +1,4 @@
-"""The lagging follower by virtual time: what it shows when, and that a seed repeats it."""
+"""The lagging follower in virtual time: what it shows at which time, and that a seed repeats a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scenario = Callable[[MemoryZooKeeper, LaggingFollower, Connect], Awaitable[None]
 
 
 def play(scenario: Scenario, seed: int = 1) -> None:
-    """A leader with something in it from before, and a follower that is late by 1 to 2 seconds."""
+    """A leader that has nodes already, and a follower that lags by 1 to 2 seconds."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

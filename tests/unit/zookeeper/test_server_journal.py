@@ -1,4 +1,4 @@
-"""The journal: cut anywhere it opens with the whole records before the cut, and says what it dropped."""
+"""The journal: cut anywhere, it opens with the complete records before the cut and says how much it dropped."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def state(database: Database[Any]) -> bytes:
 
 
 def write_some(database: Database[Any], count: int, seed: int = 1) -> list[bytes]:
-    """Writes of every kind; the state after each."""
+    """Do writes of every kind. Returns the state after each."""
     choice = random.Random(seed)
     session = database.open_session(4000)
     caller = Caller(session_id=session.id)
@@ -95,7 +95,7 @@ def test_reopened_is_the_same(tmp_path: Path) -> None:
 
 
 def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of openings: the disk is not the matter here
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # for speed: it opens thousands of times
     database, journal = opened(tmp_path / "whole")
     empty = state(database)
     ends: list[int] = []
@@ -134,7 +134,7 @@ def test_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture, mon
 
 
 async def journal_of_a_running_server(directory: Path) -> list[tuple[int, bytes]]:
-    """Write all kinds of things through a socket; after each write, the size of the journal and the state by then."""
+    """Do writes of every kind through a socket. Returns the size of the journal and the state after each."""
     journal = FileJournal(directory)
     server = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), random.Random(1), journal=journal)
     path, marks = directory / "journal.0000000000000000", [(0, state(server.service.database))]
@@ -155,7 +155,7 @@ async def journal_of_a_running_server(directory: Path) -> list[tuple[int, bytes]
                 mark()
                 await client.delete(f"/m{number}")
                 mark()
-        mark()  # the end of the session, with its ephemerals
+        mark()  # the end of the session, with its ephemeral nodes
     return marks
 
 
@@ -165,7 +165,7 @@ async def test_a_real_journal_cut_at_every_byte_of_its_last_4_kib(
     monkeypatch: pytest.MonkeyPatch,
     scaled: Callable[[int, int], int],
 ) -> None:
-    """In the small run at every seventh, and around the end of each record."""
+    """The small run cuts at every seventh byte, and around the end of each record."""
     marks = await journal_of_a_running_server(tmp_path / "whole")
     path = segment(tmp_path / "whole")
     whole = path.read_bytes()
@@ -210,7 +210,7 @@ def test_a_changed_byte_stops_the_start(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(JournalDamaged, match="checksum"):
         opened(tmp_path)
-    path.write_bytes(bytes(data[:60]) + b"")  # and the refusal left no lock behind
+    path.write_bytes(bytes(data[:60]) + b"")  # the refusal has left no lock behind
     opened(tmp_path)[1].close()
 
 
@@ -229,7 +229,7 @@ def test_a_missing_record_stops_the_start(tmp_path: Path) -> None:
 
 
 def compacted(journal: FileJournal) -> None:
-    """Wait for the process that is at it."""
+    """Wait for the compacting process."""
     assert journal._compaction is not None
     assert journal._compaction.wait(timeout=60) == 0
 
@@ -242,9 +242,9 @@ def test_a_full_segment_is_compacted_by_a_process_of_its_own(tmp_path: Path) -> 
     assert len(list(tmp_path.glob("journal.*"))) > 1
     compacted(journal)
     (first,) = files.zxids(tmp_path, "snapshot")
-    assert files.zxids(tmp_path, "journal")[0] == first  # what it replaces is gone
+    assert files.zxids(tmp_path, "journal")[0] == first  # the files it replaces are gone
     write_some(database, 3, seed=9)
-    journal.flush()  # begins another segment, and compacts all before it
+    journal.flush()  # starts another segment and compacts all earlier ones
     compacted(journal)
     assert len(list(tmp_path.glob("snapshot.*"))) == 1
     assert len(list(tmp_path.glob("journal.*"))) == 1
@@ -255,7 +255,7 @@ def test_a_full_segment_is_compacted_by_a_process_of_its_own(tmp_path: Path) -> 
 
 
 def test_death_at_any_step_of_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its calls that changes a file is the last one in turn; the files open with everything all the same."""
+    """Compaction is killed at each of its calls that change a file. The journal still opens with all data."""
 
     class Killed(BaseException):
         pass
@@ -351,7 +351,7 @@ def test_after_a_failed_write_nothing_more_is_taken(
         with pytest.raises(OSError, match="no space"):
             journal.flush()
     with pytest.raises(OSError, match="no space"):
-        journal.flush()  # also with nothing more to write: whoever reads would see what is not kept
+        journal.flush()  # also without a further write: a reader would see data that was not kept
     journal.close()
     with pytest.raises(JournalUnusable, match="an earlier write failed"):
         journal.open(database)
@@ -370,7 +370,7 @@ def test_sync_comes_before_the_answer(tmp_path: Path, monkeypatch: pytest.Monkey
         database.spend_zxid()
         journal.flush()
         journal.flush()
-        assert len(synced) == count  # one for all that came before
+        assert len(synced) == count  # one for all of them
     journal.close()
 
 
@@ -394,7 +394,7 @@ async def test_a_full_disk_stops_the_server_with_one_line(
         with pytest.raises(ConnectionLoss):
             await writer.set("/a", b"lost")
         assert (await server.failed()).errno == 28
-        waiting = asyncio.create_task(reader.get("/a"))  # cut off, or it would read what is not kept
+        waiting = asyncio.create_task(reader.get("/a"))  # disconnected, because it would read data that was not kept
         await asyncio.wait((waiting,), timeout=0.2)
         assert not waiting.done() or isinstance(waiting.exception(), ConnectionLoss)
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]

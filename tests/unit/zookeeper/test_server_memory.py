@@ -1,4 +1,4 @@
-"""The running server by virtual time: expiry, faults, restart. Nothing here waits for real."""
+"""The running server in virtual time: expiry, faults, restart. Nothing here waits for real time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST, PORT = "zookeeper", 2181
 
 
 class Client(asyncio.Protocol):
-    """Sends, and keeps what comes with the time of its coming."""
+    """Sends, and keeps each frame with the time of its arrival."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ def test_forced_expiry() -> None:
         _, again = await Client.connect(network, session_id=session.session_id, password=session.password)
         assert again.timeout_ms == 0
         assert "/e" not in server.service.database.tree.nodes
-        server.expire(session.session_id)  # twice is once
+        server.expire(session.session_id)  # the second call does nothing
 
     simulate(scenario)
 
@@ -181,7 +181,7 @@ def test_a_stopped_server_goes_on_with_its_sessions() -> None:
         await client.lost()
         await asyncio.sleep(60)
         await server.start(HOST, PORT)
-        await asyncio.sleep(1.5)  # its whole timeout again
+        await asyncio.sleep(1.5)  # it gets its whole timeout again
         again, resumed = await Client.connect(network, session_id=session.session_id, password=session.password)
         assert resumed.session_id == session.session_id
         assert await again.exists("/e")
@@ -190,7 +190,7 @@ def test_a_stopped_server_goes_on_with_its_sessions() -> None:
 
 
 class Script:
-    """The fault for each request in turn, then none."""
+    """One fault for each request in turn, then none."""
 
     def __init__(self, *faults: Fault) -> None:
         self.faults = list(faults)

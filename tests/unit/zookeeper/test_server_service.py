@@ -1,4 +1,4 @@
-"""The service under input that nobody should send: one reply for each request or a closed connection, never a crash."""
+"""Malformed input to the service: it replies to each request or closes the connection, and never crashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Collector:
         self.closed = True
 
     def replies(self) -> list[tuple[int, int, int]]:
-        """(xid, zxid, error) of each frame; the output is emptied."""
+        """(xid, zxid, error) of each frame. Clears the output."""
         found, position = [], 0
         while position < len(self.output):
             (length,) = jute.INT.unpack_from(self.output, position)

@@ -1,4 +1,4 @@
-"""Sessions: when they end, to the tick."""
+"""Sessions: the exact tick at which they expire."""
 
 from __future__ import annotations
 

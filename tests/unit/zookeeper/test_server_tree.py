@@ -1,4 +1,4 @@
-"""The tree: what is taken back leaves no trace, and what is repeated gives the same tree."""
+"""The tree: a rollback leaves no trace, and repeated effects give the same tree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def database(committed: list[tuple[int, int, list[Effect]]] | None = None) -> Da
 
 
 def state(of: Database[Any]) -> tuple[bytes, dict[int, list[str]], list[str]]:
-    """All that can be asked for; the order of nodes and children is nobody's business."""
+    """Everything that a client can read. The order of nodes and children does not matter."""
     tree = of.tree
     rows = sorted(
         (path, node.data, node.packed_stat(), sorted(node.children or ())) for path, node in tree.nodes.items()

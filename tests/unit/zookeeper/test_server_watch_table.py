@@ -1,4 +1,4 @@
-"""The watch table against a plain re-statement of its rules."""
+"""The watch table against a simple model of its rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Registration = tuple[str, str, str]  # watcher, kind, path
 
 
 def expected(registered: set[Registration], kind: WatchKind, path: str) -> tuple[set[str], set[Registration]]:
-    """Who hears of it, and what is left."""
+    """The watchers that receive the event, and the watches that are left."""
     ancestors = {"/"} | {path[:at] for at in range(1, len(path)) if path[at] == "/"}
     families = {
         WatchKind.CREATED: {"data"},
@@ -119,7 +119,8 @@ def test_a_mode_is_taken_away_without_the_others() -> None:
 
 
 def test_set_again_fires_only_for_what_is_newer_than_the_zxid() -> None:
-    """The zxid is that of the reply which gave the client its state: a change at that very zxid was in it."""
+    """The zxid is that of the reply from which the client knows the node, so that reply includes a change at this
+    zxid."""
     tree = Tree()
     tree.apply(NodeCreated("/a", b"", OPEN_ACL, 0, False), Transaction(7, 0))
     tree.apply(NodeCreated("/a/b", b"", OPEN_ACL, 0, False), Transaction(9, 0))

@@ -1,8 +1,8 @@
-"""Each batch of a bulk read is watched from its own zxid on: no change between two batches is missed, whatever happens.
+"""Each batch of a bulk read is watched from its own zxid on, so no change between two batches is missed.
 
-The server is ours, in virtual time. Before it looks at the second and every later batch of a read it changes a node of
-the batch before, so the batches are answered at different zxids, each stale in one node by the time the next is read.
-With the zxid of the last batch for all of them none of these changes would ever be told (zookeeper.md section 4.4).
+The server is ours, in virtual time. Before it handles the second and every later batch of a read, it changes a node of
+the batch before. So the batches have different zxids, and one node of each is stale when the next batch is read. If all
+watches were set with the zxid of the last batch, none of these changes would ever fire.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from klamm.zookeeper.server.rules import CreateNode, DeleteNode, SetData
 BATCH = 500
 PATHS = [f"/{number:04d}" for number in range(5 * BATCH)]
 MISSING = PATHS[BATCH + 2]
-"""Not there when it is read; created before the next batch."""
+"""Does not exist when it is read; created before the next batch."""
 CHANGED = [*PATHS[: 4 * BATCH : BATCH], PATHS[BATCH + 1], MISSING]
 
 
 class Between:
-    """In front of the server: changes nodes between the batches of a read, and cuts the connection before the n-th
-    SetWatches, if told so. What is answered to one packet still leaves in one."""
+    """A service that changes nodes between the batches of a read, and can cut the connection before the n-th
+    SetWatches. The answers to one packet still leave in one packet."""
 
     def __init__(self, server: MemoryZooKeeper, cut_before: int | None) -> None:
         self.database = server.service.database
@@ -80,7 +80,7 @@ def play(scenario: Callable[[MemoryZooKeeper, ZooKeeperClient], Awaitable[None]]
 @pytest.mark.case("ZK-91")
 @pytest.mark.parametrize("cut_before", [None, 1, 2, 4, 5])
 def test_a_change_between_two_batches_is_told(cut_before: int | None) -> None:
-    """Not cut: by the SetWatches of the read itself. Cut before one of them: by those of the next connection."""
+    """Without a cut, the read's own SetWatches report the changes; after a cut, those of the next connection do."""
 
     async def scenario(server: MemoryZooKeeper, client: ZooKeeperClient) -> None:
         events: list[WatchEvent] = []
@@ -106,7 +106,7 @@ def test_and_told_once_by_the_second_connection_of_two_that_were_cut() -> None:
         events: list[WatchEvent] = []
         between = Between(server, cut_before=1)
         await client.get_many_and_watch(PATHS, events.append)
-        between.cut_before = between.set_watches + 1  # the first of the next connection too
+        between.cut_before = between.set_watches + 1  # and the first one of the next connection
         await asyncio.sleep(1)
         assert client.disconnections == 2
         assert sorted(event.path for event in events) == sorted(CHANGED)

@@ -1,4 +1,4 @@
-"""Codecs against the bytes that a real Kafka 2.5.1 wrote, and against content that nobody should have written."""
+"""The codecs on bytes that a real Kafka 2.5.1 wrote, and on malformed content."""
 
 from __future__ import annotations
 

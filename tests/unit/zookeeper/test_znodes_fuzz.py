@@ -1,6 +1,6 @@
-"""Every codec on content that nobody should have written: a value or ZNodeError, never anything else.
+"""Every codec on malformed content: it returns a value or raises ZNodeError, and nothing else.
 
-A controller that met any other exception would fail, and its successor on the same znode as well.
+Any other exception would end a controller, and then its successor on the same znode.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ JUNK: list[Any] = [
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container with every key or index in it."""
+    """Every container with each of its keys or indexes."""
     found: list[tuple[Any, Any]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -213,7 +213,7 @@ def test_an_exception_that_no_codec_expects(unexpected: Exception, monkeypatch: 
         monkeypatch.setattr(document, name, explode)
     for path, codec, data in SANE:
         if codec is acl_change and not data.startswith(b"{"):
-            continue  # plain text: it calls nothing that could explode here
+            continue  # plain text: it calls neither of the two functions
         with pytest.raises(ZNodeError, match=f"{path}.*{type(unexpected).__name__}"):
             codec.decode(path, data)
 
