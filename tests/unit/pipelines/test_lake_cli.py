@@ -47,7 +47,7 @@ def test_an_audit_of_no_table_says_so_in_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(lake_app, ["audit", "--lake", str(tmp_path), "--topics", "orders"])
     assert (result.exit_code, result.stderr) == (
         1,
-        f"klamm: there is no table of topic orders at {tmp_path / 'orders'}\n",
+        f"klamm: there is no table for topic orders at {tmp_path / 'orders'}\n",
     )
 
 
