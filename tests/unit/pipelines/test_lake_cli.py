@@ -1,4 +1,4 @@
-"""`klamm lake` on a bad day: usage ends with 2, what is missing with 1 and one line, before Spark is started."""
+"""How `klamm lake` fails: exit code 2 for wrong usage, 1 and one line for what is missing, before Spark starts."""
 
 from __future__ import annotations
 
