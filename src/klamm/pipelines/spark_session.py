@@ -67,7 +67,7 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
     from pyspark.sql import SparkSession
 
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        quiet = logging.getLogger(name)  # the exception that reaches us says what they would print
+        quiet = logging.getLogger(name)  # the exception already says what they would print
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
