@@ -417,7 +417,7 @@ class Log:
 
     @_storage
     def begin_swap(self, swap: Swap) -> None:
-        """From here on the swap will be finished, by us or by a restart, whatever happens to the log meanwhile."""
+        """From here on the swap is finished in any case, by this process or by the next start."""
         self._swap = swap
         swap.begin()
 

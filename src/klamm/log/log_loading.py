@@ -1,4 +1,4 @@
-"""Opens every log at the start of a broker, directory by directory, recovering where the last stop was not clean.
+"""Opens every log at the start of a broker, directory by directory, and recovers those that were not closed cleanly.
 
 One bad partition never stops the broker: it stays offline and is reported.
 """

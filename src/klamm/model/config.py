@@ -42,7 +42,7 @@ PROTOCOL_VERSIONS: Final = ("2.4", "2.5", "2.6")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    # Who and where
+    # Identity and addresses
     broker_id: int = integer("broker.id", -1, least=-1, most=INT_MAX)
     rack: str | None = text("broker.rack", None)
     zookeeper_connect: str = text("zookeeper.connect", "")
@@ -148,7 +148,7 @@ class BrokerConfig:
         "delegation.token.expiry.check.interval.ms", HOUR_MS, least=1
     )
 
-    # Our own
+    # klamm's own keys
     controller_only: bool = boolean("klamm.controller.only", False)
     """Makes a dedicated controller node: placement gives it no replicas."""
     controller_settle_ms: int = integer("klamm.controller.settle.ms", 3_000)

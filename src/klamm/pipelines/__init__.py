@@ -1,1 +1,1 @@
-"""Spark pipelines: topics to a Delta lake exactly once, and the audit that proves it."""
+"""Spark pipelines: write topics to a Delta lake exactly once, and audit the result."""

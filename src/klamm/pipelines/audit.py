@@ -1,11 +1,10 @@
-"""Proves an ingested table offset by offset, from three facts: its commits, the offsets of its rows, what Kafka has.
+"""Checks an ingested table offset by offset, from three sources: its commits, the offsets of its rows, and Kafka's log.
 
-Every offset between the start of a partition's first range and the end of its last one must be in the table once, or
-be explained: a transaction marker, an aborted record, a record that compaction removed. Ranges of commits must join
-without overlap, rows must lie inside them, and nothing but the ingest may have changed rows. Whatever breaks a rule is
-a Finding.
+Every offset between the start of a partition's first range and the end of its last one must be in the table once, or be
+explained: a transaction marker, an aborted record, a record that compaction removed. The ranges of commits must join
+without overlap, rows must lie inside them, and only the ingest may have changed rows. Each violation is a Finding.
 
-Pure: reading the table and asking Kafka is the business of `audit_job`.
+Pure: `audit_job` reads the table and asks Kafka.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from klamm.pipelines.offset_kinds import OffsetKind, OffsetSpan
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken rule. Offsets are [start, end) where the rule is about offsets."""
+    """A violated rule. If the rule is about offsets, they are [start, end)."""
 
     kind: str
     detail: str
@@ -45,14 +44,14 @@ class RepeatedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitAudit:
-    """What the commits promise: the ranges of each partition in order, and what is wrong with them already."""
+    """The ranges of each partition according to the commits, in order, and the violations in the commits."""
 
     ranges: Mapping[int, Sequence[OffsetRange]]
     findings: Sequence[Finding]
 
 
 def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
-    """Commits oldest first, all that the table's log has."""
+    """`commits`: all that the table's log has, oldest first."""
     ranges: dict[int, list[OffsetRange]] = {}
     findings: list[Finding] = []
     previous: LakeCommit | None = None
@@ -78,18 +77,20 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
 def _foreign(commit: TableCommit) -> Iterable[Finding]:
     ours = sorted(app for app in commit.txns if app.startswith(APP_PREFIX))
     if ours:
-        yield Finding("commit-without-metadata", f"version {commit.version} is of {ours[0]} and names no ranges")
+        yield Finding("commit-without-metadata", f"version {commit.version} is by {ours[0]} and names no ranges")
     elif commit.changes_rows:
-        yield Finding("foreign-commit", f"version {commit.version} ({commit.operation}) changed rows; not the ingest's")
+        yield Finding(
+            "foreign-commit", f"version {commit.version} ({commit.operation}) changed rows and is not by the ingest"
+        )
 
 
 def _order(version: int, lake: LakeCommit, previous: LakeCommit | None, topic: str) -> Iterable[Finding]:
     if lake.topic != topic:
-        yield Finding("foreign-ingest", f"version {version} is of topic {lake.topic}")
+        yield Finding("foreign-ingest", f"version {version} is for topic {lake.topic}")
     if previous is None:
         return
     if lake.app != previous.app:
-        yield Finding("foreign-ingest", f"version {version} is of {lake.app}, the one before of {previous.app}")
+        yield Finding("foreign-ingest", f"version {version} is by {lake.app}, the one before by {previous.app}")
     elif (lake.epoch, lake.seq) <= (previous.epoch, previous.seq):
         yield Finding(
             "order",
@@ -98,7 +99,7 @@ def _order(version: int, lake: LakeCommit, previous: LakeCommit | None, topic: s
 
 
 def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[int, list[OffsetRange]]) -> Iterable[Finding]:
-    """Checks one commit against the ranges so far, and adds its own."""
+    """Check one commit against the ranges so far, and add its own."""
     where = f"version {commit.version}"
     for partition, planned in sorted(lake.ranges.items()):
         known = ranges.setdefault(partition, [])
@@ -107,18 +108,22 @@ def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[int, list[OffsetR
             yield Finding("overlap", f"{where} begins before {known[-1].end}", partition, planned.start, until)
         elif known and planned.start > known[-1].end:
             yield Finding(
-                "unjoined", f"{where} begins after the end before it", partition, known[-1].end, planned.start
+                "unjoined",
+                f"{where} begins after the end of the range before it",
+                partition,
+                known[-1].end,
+                planned.start,
             )
         if lake.ends.get(partition) != planned.end:
             yield Finding("ends", f"{where} says it ends at {lake.ends.get(partition)}", partition, *planned)
         known.append(planned)
     offsets = sum(planned.end - planned.start for planned in lake.ranges.values())
     if commit.output_rows is not None and commit.output_rows > offsets:
-        yield Finding("too-many-rows", f"{where} wrote {commit.output_rows} rows of {offsets} offsets")
+        yield Finding("too-many-rows", f"{where} wrote {commit.output_rows} rows for {offsets} offsets")
 
 
 def subtract(whole: OffsetRange, parts: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """What of `whole` none of the parts covers.
+    """The parts of `whole` that none of `parts` covers.
 
     >>> subtract(OffsetRange(0, 10), [OffsetRange(0, 3), OffsetRange(5, 6)])
     [OffsetRange(start=3, end=5), OffsetRange(start=6, end=10)]
@@ -141,7 +146,7 @@ def subtract(whole: OffsetRange, parts: Iterable[OffsetRange]) -> list[OffsetRan
 def find_missing(
     ranges: Mapping[int, Sequence[OffsetRange]], present: Mapping[int, Sequence[OffsetRange]]
 ) -> list[tuple[int, OffsetRange]]:
-    """Offsets that the commits span and the table does not have: markers, aborted, compacted, or lost."""
+    """Offsets in the ranges of commits that the table does not have: markers, aborted, compacted or lost."""
     missing: list[tuple[int, OffsetRange]] = []
     for partition, known in sorted(ranges.items()):
         if known:
@@ -163,7 +168,7 @@ def find_outside(
 
 
 def find_duplicates(repeated: Iterable[RepeatedOffset]) -> list[Finding]:
-    """Neighbours that occur equally often are one finding."""
+    """Neighbouring offsets that occur equally often are one finding."""
     found: list[Finding] = []
     for partition, offset, times in sorted(repeated):
         detail = f"in the table {times} times"
@@ -176,7 +181,7 @@ def find_duplicates(repeated: Iterable[RepeatedOffset]) -> list[Finding]:
 
 
 class Explained(NamedTuple):
-    """Offsets that are rightly not in the table."""
+    """Offsets that are missing in the table for a good reason."""
 
     kind: str
     partition: int
@@ -185,14 +190,14 @@ class Explained(NamedTuple):
 
 
 _LOSS = {
-    OffsetKind.RECORD: "the log has these records, the table does not",
-    OffsetKind.BELOW_LOG_START: "below the log start: the log can no longer say what they were",
+    OffsetKind.RECORD: "the log has these records, but the table does not",
+    OffsetKind.BELOW_LOG_START: "below the log start: the log no longer shows what they were",
     OffsetKind.ABSENT: "neither in the table nor in the log, and the topic is not compacted",
 }
 
 
 def judge(partition: int, spans: Iterable[OffsetSpan], *, compacted: bool) -> Iterable[Explained | Finding]:
-    """What Kafka says about offsets that the table lacks."""
+    """Explain offsets that the table lacks by what Kafka has there."""
     for kind, start, end in spans:
         if kind in (OffsetKind.MARKER, OffsetKind.ABORTED):
             yield Explained(kind.value, partition, start, end)
@@ -204,7 +209,7 @@ def judge(partition: int, spans: Iterable[OffsetSpan], *, compacted: bool) -> It
 
 @dataclass(slots=True)
 class AuditReport:
-    """The verdict on one topic."""
+    """The result for one topic."""
 
     topic: str
     version: int
@@ -218,7 +223,7 @@ class AuditReport:
         return not self.findings
 
     def fields(self) -> dict[str, object]:
-        """For one JSON document."""
+        """As a JSON document."""
         return {
             "topic": self.topic,
             "clean": self.is_clean,
@@ -230,7 +235,7 @@ class AuditReport:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """As text."""
         verdict = "clean" if self.is_clean else f"{len(self.findings)} findings"
         explained = sum(entry.end - entry.start for entry in self.explained)
         head = f"{self.topic}: {verdict}; {self.rows} rows, {explained} offsets explained, version {self.version}"

@@ -1,7 +1,7 @@
-"""Runs the audit: commits from `_delta_log`, offsets of the rows by Spark, what is missing asked of Kafka.
+"""Runs the audit: reads commits from `_delta_log` and offsets of rows with Spark, and asks Kafka about missing offsets.
 
-The table is read at the version of the newest commit that was read, so an ingest may go on meanwhile. Rows are reduced
-to runs of neighbouring offsets inside Spark: what comes back grows with the holes, not with the rows.
+The table is read at the version of the newest commit that was read, so an ingest may go on meanwhile. Spark reduces the
+rows to runs of neighbouring offsets: the result grows with the number of gaps, not of rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableOffsets:
 def audit_topics(lake: Path, topics: Sequence[str], bootstrap_server: str | None, master: str) -> list[AuditReport]:
     for topic in topics:
         if not DeltaLog(lake / topic).exists():
-            raise LakeError(f"there is no table of topic {topic} at {lake / topic}")
+            raise LakeError(f"there is no table for topic {topic} at {lake / topic}")
     with ExitStack() as stack:
         kafka = stack.enter_context(KafkaTopics(bootstrap_server)) if bootstrap_server else None
         spark = stack.enter_context(spark_session(master, "klamm lake audit"))
@@ -79,9 +79,11 @@ def _audit(spark: SparkSession, table: Path, topic: str, kafka: KafkaTopics | No
 
 def _explain(report: AuditReport, partition: int, gap: OffsetRange, kafka: KafkaTopics | None) -> None:
     if kafka is None:
-        report.findings.append(Finding("gap", "not in the table (no --bootstrap-server to ask why)", partition, *gap))
+        report.findings.append(
+            Finding("gap", "not in the table (add --bootstrap-server to find out why)", partition, *gap)
+        )
         return
-    spans = kafka.what_stands_at(report.topic, partition, *gap)
+    spans = kafka.kinds_at(report.topic, partition, *gap)
     compacted = any(span.kind is OffsetKind.ABSENT for span in spans) and kafka.is_compacted(report.topic)
     for verdict in judge(partition, spans, compacted=compacted):
         if isinstance(verdict, Finding):

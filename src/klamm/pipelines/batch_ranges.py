@@ -1,12 +1,11 @@
 """The offset ranges that Spark planned for a micro-batch, from the query's checkpoint.
 
-They are the only trustworthy source: written and closed before `foreachBatch` is called, and what a re-execution uses.
-Minimum and maximum over the rows are blind to transaction markers and compacted offsets at the edges.
+They are the only reliable source: Spark writes them before it calls `foreachBatch`, and uses them to execute a batch
+again. Minimum and maximum over the rows would miss transaction markers and compacted offsets at the edges.
 
-`offsets/<n>` holds a version line, a metadata line and one line per source with the exclusive ends of batch n; its
-starts are the ends of batch n-1, and for batch 0 the initial offsets in `sources/0/0` (which begins with a NUL byte).
-A partition that is not in the earlier file is new and starts at 0: with `failOnDataLoss` the connector refuses any
-other.
+`offsets/<n>` has a version line, a metadata line and one line per source with the exclusive ends of batch n. Its starts
+are the ends of batch n-1; for batch 0 they are the initial offsets in `sources/0/0`, which begins with a NUL byte. A
+partition that is not in the earlier file is new and starts at 0: with `failOnDataLoss` the connector refuses any other.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from klamm.pipelines.lake_state import LakeError, OffsetRange
 
 
 def parse_offsets(text: str, topic: str) -> dict[int, int]:
-    """Positions of one topic, in the last line of either file.
+    """The positions of one topic, from the last line of either file.
 
     >>> parse_offsets('v1\\n{"batchWatermarkMs":0}\\n{"orders":{"0":333,"1":7}}', "orders")
     {0: 333, 1: 7}

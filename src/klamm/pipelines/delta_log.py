@@ -1,10 +1,10 @@
 """Reads the commits of a Delta table from its `_delta_log`, newest first, without Spark.
 
-A batch asks for the state twice, so it must cost a millisecond: the newest commit file is read, not the table's history
-(which takes Spark half a second). Only `<20 digits>.json` files are commits; log checkpoints, compacted logs and
-checksum files are passed over. Commit files appear by rename, so a file that is there is whole.
+Every batch reads the state twice, so it may cost a millisecond at most: only the newest commit file is read, not the
+table's history, which takes Spark half a second. Only `<20 digits>.json` files are commits; log checkpoints, compacted
+logs and checksum files are skipped. Commit files appear by rename, so a file that exists is complete.
 
-Limit: files are read by `open`, so the lake is a local or mounted directory.
+Limit: files are read with `open`, so the lake must be a local or mounted directory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version of the table, as far as an ingest and its audit care."""
+    """One version of the table: the parts that an ingest and its audit use."""
 
     version: int
     operation: str
@@ -31,7 +31,7 @@ class TableCommit:
     output_rows: int | None
     txns: Mapping[str, int]
     changes_rows: bool
-    """Adds or removes files with rows that are new or gone; a compaction does neither."""
+    """The commit adds or removes rows; a compaction of files does not."""
 
     @property
     def lake(self) -> LakeCommit | None:
@@ -66,7 +66,7 @@ def parse_table_commit(version: int, text: str) -> TableCommit:
 
 
 class DeltaLog:
-    """The commits of the table in `table`. Holds no open file; remembers the newest version it saw."""
+    """The commits of the Delta table at `table`. Keeps no file open; remembers the newest version it saw."""
 
     def __init__(self, table: Path) -> None:
         self._directory = table / "_delta_log"
@@ -76,14 +76,14 @@ class DeltaLog:
         return self._directory.is_dir() and bool(self.versions())
 
     def versions(self) -> list[int]:
-        """Versions whose commit file is there, in order."""
+        """The versions whose commit file exists, in order."""
         if not self._directory.is_dir():
             return []
         names = (_COMMIT_NAME.fullmatch(entry.name) for entry in os.scandir(self._directory))
         return sorted(int(name.group(1)) for name in names if name)
 
     def newest_version(self) -> int | None:
-        """Lists the directory once; afterwards it looks only for the next number, however long the log has grown."""
+        """Lists the directory once; afterwards it only looks for the next number, however long the log is."""
         if self._newest is None:
             versions = self.versions()
             if not versions:
@@ -101,7 +101,7 @@ class DeltaLog:
             raise LakeError(f"cannot read the Delta commit {path}: {e}") from e
 
     def commits(self) -> Iterator[TableCommit]:
-        """Oldest first, all that the log still has."""
+        """All commits that the log still has, oldest first."""
         for version in self.versions():
             yield self.read(version)
 

@@ -1,18 +1,18 @@
-"""Topic to Delta table, exactly once: the table remembers its own positions, and a batch that does not join is refused.
+"""Writes a topic to a Delta table exactly once: the table stores its positions, and refuses batches that leave a gap.
 
 For each topic (letters as in docs/lake.md):
 
 a. read the state from the newest commits of the table;
-b. claim the table by an empty commit with the next epoch, and read the state again: from now on only we can add to it;
-c. compare it with Kafka: log start beyond a position, or log end below it, is loss, and refused before reading;
+b. claim the table by an empty commit with the next epoch, and read the state again: only this process can write now;
+c. compare it with Kafka: a log start above a position, or a log end below it, means loss, and stops the ingest;
 d. start the query at the table's positions, with a fresh checkpoint named after the epoch;
 e. per batch, read the planned ranges from that checkpoint;
-f. read the state again and decide (`check_batch`): write, skip, or stop;
+f. read the state again and decide (`check_batch`): write, skip or stop;
 g. write once, with the ranges in the same commit and a transaction version that a fenced writer cannot reach;
-h. read back: Delta skips a stale transaction version without a word, so only the commit itself proves the write.
+h. read back: Delta silently skips a stale transaction version, so only the commit itself proves the write.
 
-The driver may be killed at any moment: before the commit nothing has happened, after it the next start goes on behind
-it.
+The driver may be killed at any moment: before the commit nothing has happened, and after it the next start continues
+from there.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 EARLIEST = -2
 _WORK = "_klamm"
-"""Directory in the lake for checkpoints; a topic cannot be hidden by it, since tables are read by their own path."""
+"""Directory in the lake for checkpoints."""
 _COLUMNS = """topic STRING, `partition` INT, `offset` BIGINT, timestamp TIMESTAMP, timestamp_type INT,
 key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"""
-_LOG_RETENTION = "interval 3650 days"  # the ranges are in the log: cleaned after 30 days, nothing could be proven
+_LOG_RETENTION = "interval 3650 days"  # the log has the ranges; by default Delta removes it after 30 days
 _POLL_SECONDS = 1
 
 
@@ -66,7 +66,7 @@ class IngestOptions:
     topics: Sequence[str]
     lake: Path
     interval_seconds: float | None
-    """None: take what is there now, then end. A number: go on, a batch every so many seconds."""
+    """Seconds between batches; None means to ingest what is there now and end."""
     master: str
     max_offsets_per_trigger: int
     name: str
@@ -81,34 +81,36 @@ class TopicReport:
     ends: Mapping[int, int] = field(default_factory=dict)
 
     def fields(self) -> dict[str, object]:
-        """For one JSON document."""
+        """As a JSON document."""
         return asdict(self)
 
     def line(self) -> str:
-        """For people."""
+        """As text."""
         return f"{self.topic}: {self.offsets} offsets in {self.batches} batches, epoch {self.epoch}"
 
 
 def check_position(topic: str, ends: Mapping[int, int], bounds: Mapping[int, LogBounds]) -> None:
-    """Step c: what the table has must still join what the log has."""
+    """Step c: the log must still continue where the table ends."""
     for partition, end in sorted(ends.items()):
         log = bounds.get(partition)
         if log is None:
-            raise LakeError(f"{topic}-{partition} is gone, the table has it up to {end}: the topic was recreated")
+            raise LakeError(
+                f"{topic}-{partition} does not exist, but the table has it up to offset {end}: the topic was recreated"
+            )
         if log.start > end:
             raise LakeError(
                 f"{topic}-{partition}: offsets {end}..{log.start - 1} are lost: the log starts at {log.start}, "
-                f"the table ends at {end} (retention or deleted records)"
+                f"but the table ends at {end} (by retention, or records were deleted)"
             )
         if log.end < end:
             raise LakeError(
-                f"{topic}-{partition}: the log ends at {log.end}, the table at {end}: "
+                f"{topic}-{partition}: the log ends at {log.end}, but the table ends at {end}: "
                 "the log was truncated or the topic recreated"
             )
 
 
 def starting_offsets(topic: str, ends: Mapping[int, int], partitions: Sequence[int]) -> str:
-    """All partitions must be named; one that the table has not seen starts at the earliest offset.
+    """Spark wants an offset for every partition; one that is new to the table starts at the earliest offset.
 
     >>> starting_offsets("orders", {0: 12}, [0, 1])
     '{"orders": {"0": 12, "1": -2}}'
@@ -142,7 +144,7 @@ class TopicIngest:
             )
             before = self._log.state()
             if before is not None and before.app != self._app:
-                raise LakeError(f"{self._table} belongs to the ingest {before.app}; this one is {self._app}")
+                raise LakeError(f"{self._table} belongs to the ingest {before.app}, but this one is {self._app}")
             self._epoch = before.epoch + 1 if before else 1
             nothing = self._spark.read.format("delta").load(str(self._table)).limit(0)
             self._append(nothing, LakeCommit(self._app, self._topic, self._epoch, 0, self._writer, None, {}, {}))
@@ -150,14 +152,15 @@ class TopicIngest:
             raise LakeError(f"cannot claim the table {self._table}: {one_line(e)}") from e
         state = self._log.state()
         if state is None or state.writer != self._writer:
-            raise LakeError(f"{self._table}: another ingest claimed it at the same moment: {state and state.writer}")
+            raise LakeError(f"{self._table}: another ingest claimed it at the same time: {state and state.writer}")
         self.report.epoch, self.report.ends = self._epoch, state.ends
         return state
 
     def start(self, state: IngestState, partitions: Sequence[int]) -> StreamingQuery:
         """Step d."""
         checkpoint = self._checkpoints / str(self._epoch)
-        shutil.rmtree(checkpoint, ignore_errors=True)  # of a lake whose table was removed by hand: epochs begin anew
+        # It exists if the table was removed by hand: its epochs then begin again.
+        shutil.rmtree(checkpoint, ignore_errors=True)
         source = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self._options.bootstrap_server)
@@ -184,7 +187,7 @@ class TopicIngest:
         try:
             self._write_batch(rows, batch)
         except LakeError as e:
-            self.failure = e  # Spark wraps what is raised here into pages of text
+            self.failure = e  # Spark wraps what is raised here in pages of text
             raise
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
@@ -210,7 +213,9 @@ class TopicIngest:
         )
         after = self._log.state()
         if after is None or (after.writer, after.seq) != (self._writer, write.seq):
-            raise LakeError(f"{self._table}: another ingest took over while batch {batch} was written; it is not in")
+            raise LakeError(
+                f"{self._table}: another ingest took over while batch {batch} was written; the batch was not committed"
+            )
         self.report.batches += 1
         self.report.offsets += sum(planned.end - planned.start for planned in ranges.values())
         self.report.ends = write.ends
@@ -229,7 +234,7 @@ class TopicIngest:
             )
         except spark_errors() as e:
             if "io.delta.exceptions.Concurrent" in str(e) or "DELTA_CONCURRENT" in str(e):
-                raise LakeError(f"{self._table}: another ingest wrote at the same moment") from e
+                raise LakeError(f"{self._table}: another ingest wrote at the same time") from e
             raise LakeError(f"{self._table}: cannot write: {one_line(e)}") from e
 
     def _remove_older_checkpoints(self) -> None:
@@ -246,7 +251,8 @@ def run_ingest(options: IngestOptions) -> list[TopicReport]:
         raise LakeError(f"cannot write to the lake {options.lake}: {e.strerror}") from e
     with KafkaTopics(options.bootstrap_server) as kafka:
         for topic in options.topics:
-            kafka.log_bounds(topic)  # an unknown topic or a silent broker is told before Spark takes its seconds
+            # Reports an unknown topic or a silent broker before Spark starts, which takes seconds.
+            kafka.log_bounds(topic)
         with spark_session(options.master, f"klamm lake ingest {options.name}") as spark:
             ingests = [TopicIngest(spark, options, topic) for topic in options.topics]
             queries: list[StreamingQuery] = []
@@ -255,12 +261,12 @@ def run_ingest(options: IngestOptions) -> list[TopicReport]:
                 bounds = kafka.log_bounds(topic)
                 check_position(topic, state.ends, bounds)
                 queries.append(ingest.start(state, sorted(bounds)))
-            _await_all(ingests, queries)  # one that fails ends the session, and the others with it
+            _await_all(ingests, queries)  # a query that fails ends the session, and with it the others
     return [ingest.report for ingest in ingests]
 
 
 def _await_all(ingests: Sequence[TopicIngest], queries: Sequence[StreamingQuery]) -> None:
-    """Until all have ended, or one has failed."""
+    """Wait until all have ended or one has failed."""
     from pyspark.errors import StreamingQueryException
 
     running = list(zip(ingests, queries, strict=True))

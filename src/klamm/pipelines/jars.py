@@ -1,8 +1,8 @@
-"""The seven jars that Spark needs beside its own, resolved once from Maven Central into a cache of ours.
+"""The seven jars that Spark needs besides its own, resolved once from Maven Central into klamm's cache.
 
-Ivy runs on the first use only; afterwards the jars are put on the class path by name, so a start needs no network and
-prints nothing. Versions are pinned to the connector's own Spark version: it uses Spark's internals. What Ivy would
-bring besides (Hadoop's client, compressors, logging) is in PySpark already, in the same versions, and is left out.
+Ivy runs only on first use; afterwards the jars are put on the class path by name, so that a start needs no network and
+prints nothing. The versions match the connector's Spark version, because it uses Spark's internals. The other jars that
+Ivy would fetch (Hadoop's client, compressors, logging) are part of PySpark in the same versions and are left out.
 
 `python -m klamm.pipelines.jars` fetches them ahead of time.
 """
@@ -54,7 +54,7 @@ _RESOLVE_SECONDS_MAX = 600
 
 
 def require_spark() -> Path:
-    """PySpark's home; says in one line what is missing, before anything is started."""
+    """PySpark's home. Raises LakeError with what is missing, before anything is started."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None or find_spec("delta") is None:
         raise LakeError("this command needs PySpark: pip install 'klamm[spark]'")
@@ -72,7 +72,7 @@ def cache_directory() -> Path:
 
 
 def spark_jars() -> list[Path]:
-    """The jars, resolving those that the cache does not have yet."""
+    """The jars, resolved first if the cache does not have them all."""
     directory = cache_directory()
     jars = [directory / name for name in JARS]
     if not all(jar.is_file() for jar in jars):
@@ -83,17 +83,17 @@ def spark_jars() -> list[Path]:
 def _resolve(spark_home: Path, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # beside the target, so that a jar arrives in the cache by rename: whole or not at all
+        # on the same file system, so that a jar enters the cache by rename: complete or not at all
         with tempfile.TemporaryDirectory(prefix=".resolve-", dir=directory) as scratch:
             fetched = _run_ivy(spark_home, Path(scratch))
             for name in JARS:
                 os.replace(fetched / name, directory / name)
     except OSError as e:
-        raise LakeError(f"cannot put Spark's jars into {directory}: {e}") from e
+        raise LakeError(f"cannot write Spark's jars to {directory}: {e}") from e
 
 
 def _run_ivy(spark_home: Path, scratch: Path) -> Path:
-    """An empty Spark application: the launcher resolves its packages before it would run."""
+    """Submit an empty Spark application: the launcher resolves its packages before it runs."""
     settings, application = scratch / "ivysettings.xml", scratch / "nothing.py"
     settings.write_text(_IVY_SETTINGS, encoding="utf-8")
     application.write_text("", encoding="utf-8")
@@ -117,7 +117,7 @@ def _run_ivy(spark_home: Path, scratch: Path) -> Path:
             command, env=environment, capture_output=True, text=True, timeout=_RESOLVE_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired as e:
-        raise LakeError(f"Spark's jars did not come from Maven Central within {_RESOLVE_SECONDS_MAX} s") from e
+        raise LakeError(f"fetching Spark's jars from Maven Central took more than {_RESOLVE_SECONDS_MAX} s") from e
     fetched = scratch / "ivy" / "jars"
     missing = [name for name in JARS if not (fetched / name).is_file()]
     if missing:

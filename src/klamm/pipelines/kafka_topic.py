@@ -1,7 +1,7 @@
-"""What the ingest and its audit ask of Kafka itself: where a log begins and ends, and what stands at an offset.
+"""What the ingest and its audit read from Kafka itself: where a log begins and ends, and what is at an offset.
 
-Spark's source cannot say either, and a consumer hides transaction markers and aborted records: raw batches are read by
-Fetch. Whatever the client raises leaves here as one line.
+Spark's source tells neither, and a consumer hides transaction markers and aborted records, so raw batches are read with
+Fetch. Every error of the client becomes one line.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from klamm.pipelines.offset_kinds import BatchHead, LogBounds, OffsetKind, Offse
 
 _BOOTSTRAP_MS_MAX = 15_000
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
-_FETCH_VERSION_MAX = 11  # later ones name topics by id; this one is served from 2.3 to 3.9
+_FETCH_VERSION_MAX = 11  # later versions use topic ids; Kafka 2.3 to 3.9 supports this one
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
 
 
 class KafkaTopics:
-    """A connection to the cluster at `bootstrap_server`. Every failure is a LakeError of one line."""
+    """A connection to the cluster at `bootstrap_server`. Every failure is a LakeError with one line."""
 
     def __init__(self, bootstrap_server: str) -> None:
         self._bootstrap_server = bootstrap_server
@@ -48,7 +48,7 @@ class KafkaTopics:
         self._admin.close()
 
     def log_bounds(self, topic: str) -> dict[int, LogBounds]:
-        """Log start and high watermark of every partition."""
+        """The log start and the high watermark of every partition."""
         try:
             partitions = [TopicPartition(topic, partition) for partition in sorted(self._leaders(topic))]
             starts = self._admin.list_partition_offsets(dict.fromkeys(partitions, _EARLIEST))
@@ -65,8 +65,8 @@ class KafkaTopics:
         except kafka.errors.KafkaError as e:
             raise LakeError(f"topic {topic}: cannot read cleanup.policy from {self._bootstrap_server}: {e}") from e
 
-    def what_stands_at(self, topic: str, partition: int, start: int, end: int) -> list[OffsetSpan]:
-        """The offsets of [start, end) by kind, joined."""
+    def kinds_at(self, topic: str, partition: int, start: int, end: int) -> list[OffsetSpan]:
+        """The offsets of [start, end) by kind, neighbours joined."""
         try:
             return join_spans(self._spans(topic, partition, start, end))
         except kafka.errors.KafkaError as e:
@@ -80,12 +80,12 @@ class KafkaTopics:
             yield OffsetSpan(OffsetKind.BELOW_LOG_START, start, position)
         leader = self._leaders(topic).get(partition, -1)
         while position < end:
-            if position >= bounds.end:  # a fetch there would be out of range
+            if position >= bounds.end:  # a fetch from there would be out of range
                 yield OffsetSpan(OffsetKind.ABSENT, position, end)
                 return
             answer = self._fetch(leader, topic, partition, position)
             batches = [_head(batch) for batch in MemoryRecords(answer.records or b"")]
-            if not batches:  # nothing readable from here to the last stable offset
+            if not batches:  # nothing to read between here and the last stable offset
                 yield OffsetSpan(OffsetKind.ABSENT, position, end)
                 return
             aborted = [(entry.producer_id, entry.first_offset) for entry in answer.aborted_transactions or ()]
@@ -120,7 +120,7 @@ class KafkaTopics:
             rack_id="",
             max_version=_FETCH_VERSION_MAX,
         )
-        manager = self._admin._manager  # the client's own way to one broker; it has no public call for Fetch
+        manager = self._admin._manager  # the client has no public call for Fetch
 
         async def send() -> Any:
             return await manager.send(request, node_id=leader)
@@ -132,7 +132,7 @@ class KafkaTopics:
         return answer
 
     def _leaders(self, topic: str) -> dict[int, int]:
-        if topic not in self._admin.list_topics():  # asking for it by name could create it
+        if topic not in self._admin.list_topics():  # describing an unknown topic could create it
             raise LakeError(f"topic {topic} does not exist on {self._bootstrap_server}")
         described = self._admin.describe_topics([topic])[0]
         leaders = {entry["partition_index"]: entry["leader_id"] for entry in described["partitions"]}
@@ -144,7 +144,7 @@ class KafkaTopics:
 
 def _head(batch: Any) -> BatchHead:
     span = range(batch.base_offset, batch.last_offset + 1)
-    # a batch that lost records by compaction keeps its span: only then are the records themselves looked at
+    # a batch that lost records to compaction keeps its span: only then are the records themselves read
     offsets = span if batch.records_count == len(span) else [record.offset for record in batch]
     return BatchHead(
         base_offset=batch.base_offset,

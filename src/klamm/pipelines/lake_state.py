@@ -1,18 +1,18 @@
-"""What the lake remembers of an ingest, and the one decision that makes it exactly once.
+"""What the table stores about an ingest, and the decision that makes the ingest exactly once.
 
-The table is the only truth. Every commit of an ingest carries a JSON object in Delta's `userMetadata`, in the same
-atomic commit as the files: who wrote it (epoch, writer), which offset ranges its rows come from, and where each
+The table is the only source of truth. Every commit of an ingest carries a JSON object in Delta's `userMetadata`, in the
+same atomic commit as the files: who wrote it (epoch, writer), which offset ranges its rows come from, and where each
 partition ends after it (`ends`, cumulative). Spark's checkpoint is disposable.
 
-A new process *claims* the table: an empty commit with a higher epoch. The epoch is the high half of Delta's transaction
-version, so whatever an older process still has in flight is stale from then on. Invariants:
+A new process *claims* the table with an empty commit of a higher epoch. The epoch is the high half of Delta's
+transaction version, so everything that an older process still has in flight is stale from then on. Invariants:
 
-- A claim carries no `ends`. The older process may commit a batch between our read of the state and our claim; positions
-  copied into the claim would then be behind the table, and the next batch would be written twice. So the positions are
-  those of the newest *batch* commit, read after the claim, when nobody older can add to it.
+- A claim has no `ends`. An older process may commit a batch after the new one has read the state and before its claim;
+  positions copied into the claim would then be behind the table, and the next batch would be written twice. So the
+  positions are those of the newest *batch* commit, read after the claim, when no older process can add to it.
 - A batch is written only if it starts exactly where the table ends, for each of its partitions.
 
-Nothing here knows Delta or Spark: another table format needs only another place to keep these objects.
+Nothing here depends on Delta or Spark: another table format only needs another place to keep these objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ APP_PREFIX = "klamm:"
 
 
 class LakeError(KlammError):
-    """A reason to stop, in one line for the user."""
+    """The reason to stop, in one line for the user."""
 
 
 class OffsetRange(NamedTuple):
@@ -47,7 +47,7 @@ def app_id(name: str, topic: str) -> str:
 
 
 def txn_version(epoch: int, seq: int) -> int:
-    """Delta's transaction version: all versions of an epoch lie above all of the epochs before it."""
+    """Delta's transaction version: all versions of an epoch are above those of earlier epochs."""
     return (epoch << 32) + seq
 
 
@@ -86,7 +86,7 @@ class LakeCommit:
 
 
 def parse_commit(user_metadata: str | None) -> LakeCommit | None:
-    """The ingest's own object, None for a foreign text; a broken object of ours is an error, never skipped."""
+    """The object of an ingest; None for other text. A malformed object of an ingest raises LakeError."""
     if not user_metadata or APP_PREFIX not in user_metadata:
         return None
     try:
@@ -108,7 +108,7 @@ def parse_commit(user_metadata: str | None) -> LakeCommit | None:
             ends={} if claim else {int(p): int(end) for p, end in fields["ends"].items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
-        raise LakeError(f"commit metadata of {fields['app']} is not readable ({e!r}): {user_metadata[:200]}") from e
+        raise LakeError(f"the commit metadata of {fields['app']} is malformed ({e!r}): {user_metadata[:200]}") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class IngestState:
 
 
 def fold_state(newest_first: Iterable[LakeCommit]) -> IngestState | None:
-    """The newest commit names the writer; the newest batch commit has the positions. Reads no further than that."""
+    """The newest commit names the writer, the newest batch commit has the positions. Older commits are not read."""
     newest: LakeCommit | None = None
     for commit in newest_first:
         if newest is None:
@@ -135,7 +135,7 @@ def fold_state(newest_first: Iterable[LakeCommit]) -> IngestState | None:
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """The batch joins the table: write it under this number; `ends` are the positions after it."""
+    """The batch continues the table: write it with this number; `ends` are the positions after it."""
 
     seq: int
     ends: Mapping[int, int]
@@ -143,7 +143,7 @@ class WriteBatch:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """The table ends where the batch ends: Spark is executing a committed batch again."""
+    """The table already ends where the batch ends: Spark executes a committed batch again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,12 @@ BatchDecision: TypeAlias = WriteBatch | AlreadyCommitted | Fenced | BatchRefused
 
 
 def check_batch(state: IngestState | None, ranges: Mapping[int, OffsetRange], writer: str) -> BatchDecision:
-    """Whether a batch of these ranges may be written by `writer`, given what the table says now.
+    """Whether `writer` may write a batch with these ranges, given the current state of the table.
 
-    A partition that the table has not seen may start anywhere: its first range is its beginning.
+    A partition that is new to the table may start at any offset.
     """
     if state is None:
-        return BatchRefused("the table has no state of an ingest any more: its claim is gone")
+        return BatchRefused("the table has lost the claim of this ingest")
     if state.writer != writer:
         return Fenced(by=f"{state.writer} (epoch {state.epoch})")
     for partition, planned in sorted(ranges.items()):

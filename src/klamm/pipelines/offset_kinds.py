@@ -1,7 +1,8 @@
-"""What stands at an offset of a log: a record, a transaction marker, an aborted record, or nothing any more.
+"""What is at an offset of a log: a record, a transaction marker, an aborted record, or nothing any more.
 
 The rules of Kafka's read_committed, applied to batch headers: a control batch (attribute bit 5) is a marker; a
-transactional batch (bit 4) is aborted while its producer has an open entry in the aborted list of the Fetch response.
+transactional batch (bit 4) is aborted while its producer has an open entry in the Fetch response's list of aborted
+transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class OffsetKind(StrEnum):
     MARKER = "marker"
     ABORTED = "aborted"
     ABSENT = "absent"
-    """Inside the log and in no batch: compacted away, or a hole."""
+    """Inside the log but in no batch: removed by compaction, or a gap."""
     BELOW_LOG_START = "below-log-start"
 
 
@@ -34,7 +35,7 @@ class OffsetSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """Of a batch in the log, what says what its offsets are."""
+    """The parts of a batch header that tell what is at its offsets."""
 
     base_offset: int
     last_offset: int
@@ -47,9 +48,9 @@ class BatchHead:
 def classify(
     batches: Iterable[BatchHead], aborted: Iterable[tuple[int, int]], start: int, end: int
 ) -> Iterator[OffsetSpan]:
-    """What stands at each offset of [start, end), given the batches there and the aborted (producer id, first offset).
+    """What is at each offset of [start, end), given the batches there and the aborted (producer id, first offset).
 
-    An entry of the aborted list holds from its first offset to the producer's next marker.
+    An aborted transaction reaches from its first offset to its producer's next marker.
     """
     open_aborts = sorted(aborted, key=lambda entry: entry[1])
     aborting: set[int] = set()

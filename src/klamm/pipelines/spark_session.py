@@ -1,7 +1,7 @@
-"""One quiet Spark session: jars from the cache, settings for a streaming ingest, everything temporary in one place.
+"""A quiet Spark session: jars from the cache, settings for a streaming ingest, temporary files in one place.
 
-The JVM writes its log to a file, not to the user's terminal. Its scratch directory carries our process id, so that what
-a killed driver left behind is removed by the next one.
+The JVM logs to a file, not to the user's terminal. Its scratch directory is named after this process, so that the next
+session can remove what a killed driver left behind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_local(master: str) -> bool:
 
 @contextmanager
 def spark_session(master: str, application: str) -> Iterator[SparkSession]:
-    """A session that ends, with its JVM and its scratch directory, when the block does."""
+    """Ends the session, its JVM and its scratch directory with the block."""
     require_spark()
     jars = spark_jars()
     scratch = _fresh_scratch()
@@ -59,7 +59,7 @@ def spark_session(master: str, application: str) -> Iterator[SparkSession]:
             session.stop()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):  # not the last one
+        with suppress(OSError):  # other sessions still use it
             scratch.parent.rmdir()
 
 
@@ -67,7 +67,7 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
     from pyspark.sql import SparkSession
 
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        quiet = logging.getLogger(name)  # what they would print is in the exception that reaches us
+        quiet = logging.getLogger(name)  # the exception already says what they would print
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -87,19 +87,21 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
             "spark.driver.bindAddress": "127.0.0.1",
         }
     else:
-        settings["spark.jars"] = ",".join(map(str, jars))  # ships them: on a class path executors would not see them
+        # Ships the jars to the executors, which do not see the driver's class path.
+        settings["spark.jars"] = ",".join(map(str, jars))
     for key, value in settings.items():
         builder = builder.config(key, value)
     log_file = scratch / "driver.log"
     try:
-        # the JVM's working directory too: it drops a directory `artifacts` there
+        # This becomes the working directory of the JVM, which creates a directory `artifacts` in it.
         with _standard_error_to(log_file), chdir(scratch):
             on_interrupt = signal.getsignal(signal.SIGINT)
             session = builder.getOrCreate()
-            signal.signal(signal.SIGINT, on_interrupt)  # Spark's own handler talks to the JVM out of turn
+            # Spark's own handler would call the JVM in the middle of another call.
+            signal.signal(signal.SIGINT, on_interrupt)
             return session
     except spark_errors() as e:
-        # a JVM that ended before it could answer has said why only in its log
+        # If the JVM ended before it could answer, only its log says why.
         reason = _reason(log_file) if "JAVA_GATEWAY_EXITED" in str(e) else one_line(e)
         raise LakeError(f"Spark did not start on {master}: {reason}") from e
 
@@ -107,14 +109,14 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
 def _reason(log_file: Path) -> str:
     lines = log_file.read_text(errors="replace").strip().splitlines() if log_file.exists() else []
     telling = [line for line in lines if "rror" in line or "nrecognized" in line]
-    return (telling or lines or ["the JVM ended without a word"])[0].strip()[:300]
+    return (telling or lines or ["the JVM ended without a message"])[0].strip()[:300]
 
 
 @contextmanager
 def _jvm_that_ends() -> Iterator[None]:
-    """Ends the JVM without asking it: a signal may have cut a conversation with it in the middle.
+    """Ends the JVM without calling it: a signal may have interrupted a call.
 
-    It ends when its standard input does. What it was writing is committed or is not; both are well.
+    The JVM ends when its standard input does. What it was writing is committed or it is not; both are fine.
     """
     from pyspark import SparkContext
 
@@ -130,13 +132,13 @@ def _jvm_that_ends() -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            gateway.shutdown()  # our own threads that served it
-            SparkContext._gateway = SparkContext._jvm = None  # the next session starts a JVM of its own
+            gateway.shutdown()  # ends the threads of this process that served it
+            SparkContext._gateway = SparkContext._jvm = None  # so that the next session starts its own JVM
 
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """The JVM inherits our standard error when it is started: give it a file for that moment."""
+    """Replace standard error while the JVM starts, because the JVM inherits it."""
     sys.stderr.flush()
     saved = os.dup(2)
     try:
@@ -149,7 +151,7 @@ def _standard_error_to(path: Path) -> Iterator[None]:
 
 
 def _fresh_scratch() -> Path:
-    """`<tmp>/klamm-spark-<uid>/<pid>`; directories of processes that are gone are removed."""
+    """`<tmp>/klamm-spark-<uid>/<pid>`; removes the directories of processes that have ended."""
     base = Path(tempfile.gettempdir()) / f"klamm-spark-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     for old in base.iterdir():
@@ -161,7 +163,7 @@ def _fresh_scratch() -> Path:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What a call into Spark may raise: its own errors, and Java exceptions that PySpark does not know."""
+    """What a call into Spark may raise: its own errors, and Java exceptions that PySpark does not convert."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -169,7 +171,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def one_line(error: BaseException) -> str:
-    """The sentence of a Spark error, without plan, state and stack."""
+    """The message of a Spark error, without plan, state and stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("Reason:", ": "):  # a streaming query's cause; the exception of a failed call into Java
         for line in lines:

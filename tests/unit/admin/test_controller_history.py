@@ -1,4 +1,4 @@
-"""Terms out of events, and what a deletion waits for."""
+"""Controller terms derived from events, and what a deletion waits for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_terms_of_several_brokers_in_the_order_of_epochs() -> None:
     events = list(read_events(lines))
     assert terms(events) == [
         ControllerTerm(1, 1, 100, "/controller was free", 300, "/controller names 7"),
-        ControllerTerm(2, None, None, "not recorded by klamm"),  # 2 and 3: a JVM broker's
+        ControllerTerm(2, None, None, "not recorded by klamm"),  # 2 and 3 belong to a JVM broker
         ControllerTerm(4, 2, 500, "asked for by an operator"),
     ]
     assert notes(events) == [Note(480, 2, "controller-moved", "asked for by an operator", "from broker 7 to broker 2")]

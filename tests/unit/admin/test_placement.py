@@ -1,4 +1,4 @@
-"""The examples of the reference, worked through by hand there, and the behaviour cases with fixed start."""
+"""Placements worked out by hand from Kafka's algorithm (KIP-36), and the behaviour cases with a fixed start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that cannot be carried out, and why."""
+"""Plans that cannot be carried out, with the reason."""
 
 from __future__ import annotations
 

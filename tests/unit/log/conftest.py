@@ -1,4 +1,4 @@
-"""A log on a real directory with a clock that a test sets, and an owner that does at once what the manager defers."""
+"""A log in a real directory, with a clock that the test sets and an owner that does at once what the manager defers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def bench(disk: FileDisk, tmp_path: Path) -> Workbench:
 
 
 def batch(*values: str, timestamp: int = 1_600_000_000_000, **options: int | bool) -> bytes:
-    """Of records with these values; options of `build_batch`."""
+    """A batch of records with these values; options are those of `build_batch`."""
     records = [Record(b"k", value.encode(), timestamp + index) for index, value in enumerate(values)]
     return build_batch(records, **options)  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def append(log: Log, *values: str, epoch: int = 0, **options: int | bool) -> App
 
 
 def read_all(log: Log, offset: int | None = None, upper_bound: int | None = None) -> list[int]:
-    """Offsets of the batches from `offset` on, as successive reads give them."""
+    """Offsets of the batches from `offset` on, as successive reads return them."""
     at = log.log_start_offset if offset is None else offset
     bound = log.log_end_offset if upper_bound is None else upper_bound
     found: list[int] = []

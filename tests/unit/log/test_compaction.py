@@ -1,5 +1,5 @@
-"""Which records a cleaning keeps, and that the log around them stays what it was: against a model that knows only the
-rule of each record, and case by case."""
+"""Which records a cleaning keeps, and that the rest of the log stays as it was: case by case, and against a model that
+only knows the rule for each record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BEGAN = 1_600_000_000_000
 
 
 def put(log: Log, *pairs: tuple[str, str | None], time: int = BEGAN, epoch: int = 0, **options: int | bool) -> int:
-    """One batch of (key, value), None being a tombstone; returns its first offset."""
+    """Append one batch of (key, value), where None is a tombstone; returns its first offset."""
     records = [
         Record(key.encode(), None if value is None else value.encode(), time + index)
         for index, (key, value) in enumerate(pairs)
@@ -49,13 +49,13 @@ def end_transaction(log: Log, producer: int, kind: ControlType) -> int:
 
 
 def put_large(log: Log, key: str) -> None:
-    """So much that no neighbour fits into the same segment."""
+    """Append so much that no neighbour fits into the same segment."""
     log.roll()
     put(log, (key, "x" * 300))
 
 
 def seal(log: Log) -> None:
-    """Everything so far is committed, on disk, and in segments that are not active."""
+    """Commit and flush everything, and roll, so that it is in segments that are not active."""
     log.roll()
     log.update_high_watermark(log.log_end_offset)
     asyncio.run(log.flush())
@@ -97,7 +97,7 @@ def markers(log: Log) -> list[int]:
 
 
 def age(log: Log, offset: int, seconds: int) -> None:
-    """The segment that holds `offset` was last written to so long ago."""
+    """Make the segment that holds `offset` last modified so many seconds ago."""
     path = log.segments.at_or_below(offset).log_path
     os.utime(path, (os.stat(path).st_mtime - seconds,) * 2)
 
@@ -194,14 +194,14 @@ def test_tombstones_stay_until_they_were_clean_for_long_enough(bench: Workbench)
     put(log, ("gone", None))
     put_large(log, "other")
     seal(log)
-    age(log, 0, 10)  # that long before what follows it, which tells nothing: it was never clean
+    age(log, 0, 10)  # older than what follows, which does not matter: it was never clean
     clean(log, bench)
     assert [record[:2] for record in contents(log)] == [(1, "kept"), (2, "gone"), (3, "other")]
     age(log, 0, -10)
     for dirty, seconds, expected in ((4, 0, True), (5, 0, True), (6, 2, False)):
         put_large(log, f"other-{dirty}")
         seal(log)
-        age(log, 0, seconds)  # against the last segment that was clean, by more than delete.retention.ms
+        age(log, 0, seconds)  # compared with the last clean segment; the limit is delete.retention.ms
         clean(log, bench, dirty)
         assert ((2, "gone", None) in contents(log)) is expected, dirty
 
@@ -237,11 +237,11 @@ def test_aborted_records_go_and_do_not_count_as_the_last_of_their_key(bench: Wor
     clean(log, bench)
     assert contents(log)[:4] == [(0, "a", "committed"), (3, "c", "committed"), (6, "d", "x"), (7, "e", "x")]
     assert markers(log) == [4, 5]
-    assert [tuple(entry) for entry in log.aborted_transactions(0, 8)] == [(5, 1)]  # its batches were met in this pass
+    assert [tuple(entry) for entry in log.aborted_transactions(0, 8)] == [(5, 1)]  # this pass met its batches
     log.close()
     log = bench.open(CONFIG)
     assert [tuple(entry) for entry in log.aborted_transactions(0, 8)] == [(5, 1)]
-    # A later pass: the abort marker has nothing left to end, the commit marker has.
+    # In a later pass the abort marker has no batch left to end, but the commit marker has.
     put(log, ("f", "x"))
     seal(log)
     for offset in range(8):
@@ -252,7 +252,7 @@ def test_aborted_records_go_and_do_not_count_as_the_last_of_their_key(bench: Wor
 
 
 def test_a_marker_is_no_record_of_a_key(bench: Workbench) -> None:
-    """KAFKA-14055: four zero bytes are the key of an abort marker, and somebody's."""
+    """KAFKA-14055: four zero bytes are the key of an abort marker, and may be the key of a record."""
     log = bench.open(CONFIG)
     put(log, ("b", "aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     at = end_transaction(log, 5, ControlType.ABORT)
@@ -263,7 +263,7 @@ def test_a_marker_is_no_record_of_a_key(bench: Workbench) -> None:
 
 
 def test_an_abort_beyond_what_was_mapped_is_still_indexed(bench: Workbench) -> None:
-    """KAFKA-13727: the map ended before the segment did; the rest of it is copied, and its aborted data stays."""
+    """KAFKA-13727: the map ends before the segment; the rest of the segment is copied, with its aborted data."""
     log = bench.open(TopicConfig(cleanup_policy=("compact",)))
     for number in range(20):
         put(log, (f"k{number}", "x"))
@@ -317,7 +317,7 @@ def test_the_last_marker_of_a_producer_without_data_keeps_its_epoch(bench: Workb
     put_large(log, "a")
     seal(log)
     clean(log, bench)
-    for dirty in (2, 3):  # made empty in the first pass, and still there after the second
+    for dirty in (2, 3):  # emptied by the first pass, and still there after the second
         put_large(log, f"k{dirty}")
         seal(log)
         age(log, 0, 2)
@@ -369,7 +369,7 @@ def test_the_map_is_a_dict_with_a_limit(pairs: list[tuple[bytes, int]], slots: i
 # --- against the model ---
 
 Operation = tuple[str, int, list[tuple[int, bool]]]
-"""(kind of batch, producer, records as (key, has value))."""
+"""(kind of batch, producer, records as (key, has a value))."""
 
 operations = st.lists(
     st.tuples(
@@ -382,7 +382,7 @@ operations = st.lists(
 
 
 class Model:
-    """The log as lists: every record ever written, which transactions they were in, and how those ended."""
+    """The log as lists: every record written, the transaction of each, and how the transactions ended."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, str, str | None, int | None]] = []
@@ -391,7 +391,7 @@ class Model:
         self.open: dict[int, int] = {}
 
     def stay(self, mapped: Iterable[int]) -> set[int]:
-        """Offsets that must survive when `mapped` was cleaned, tombstones kept."""
+        """Offsets that must survive a cleaning of `mapped` that keeps tombstones."""
         committed = [r for r in self.records if self.outcome.get(r[3] if r[3] is not None else -1) != "abort"]
         last = {key: offset for offset, key, _, _ in committed if offset in set(mapped)}
         return {offset for offset, key, _, _ in committed if offset >= last.get(key, -1) or offset not in set(mapped)}
@@ -472,7 +472,7 @@ def check(log: Log, model: Model, dirty: int) -> None:
     committed = {offset for offset, _, _ in found} - {o for o in aborted_left if o >= dirty}
     expected = model.stay(range(dirty))
     assert committed == expected
-    # A reader of committed records is told of every aborted one that is left.
+    # A reader of committed records learns of every aborted one that is left.
     for offset in aborted_left & {offset for offset, _, _ in found}:
         assert log.aborted_transactions(offset, offset + 1)
     for start in range(log.log_start_offset, log.log_end_offset):

@@ -1,4 +1,4 @@
-"""Appending, reading, rolling and cutting one log."""
+"""Append to, read, roll and truncate one log."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ def test_the_last_stable_offset_waits_for_replicated_markers(bench: Workbench) -
     assert (log.first_unstable_offset, log.last_stable_offset) == (0, 0)
     log.update_high_watermark(8)
     log.append_as_leader(marker(1, ControlType.COMMIT), E0, origin=AppendOrigin.COORDINATOR)
-    log.update_high_watermark(9)  # the marker lies at 9: not below the high watermark yet
+    log.update_high_watermark(9)  # the marker is at 9, which is not below the high watermark yet
     assert log.last_stable_offset == 0
     log.update_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == 8

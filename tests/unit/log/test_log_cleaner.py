@@ -1,4 +1,4 @@
-"""When a log is cleaned, and what happens to a cleaning whose log is deleted, cut, moved or damaged under it."""
+"""When a log is cleaned, and what happens if it is deleted, truncated, moved or damaged during the cleaning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = tp("t-0")
 
 
 class SteppedDisk(FileDisk):
-    """The pool that stops before one of the jobs of a cleaning, so that a test can act in that very moment."""
+    """A disk whose pool stops before one of the jobs of a cleaning, so that the test can act at that moment."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -68,7 +68,7 @@ async def stepped() -> AsyncIterator[SteppedDisk]:
 
 @asynccontextmanager
 async def logs_in(disk: FileDisk, *directories: Path, **settings: int | bool) -> AsyncIterator[LogManager]:
-    """Its cleaner runs when a test says so."""
+    """The cleaner runs only when the test calls it."""
     paths = tuple(map(str, directories))
     config = BrokerConfig(zookeeper_connect="none", log_dirs=paths, log_cleaner_enable=False, **settings)
     logs = LogManager(disk, SetClock(), config, random.Random(1))
@@ -114,7 +114,7 @@ async def test_the_checkpoint_says_how_far_and_survives_a_restart(disk: FileDisk
         assert len(contents(log)) == 14
     (tmp_path / CHECKPOINT).write_text("0\n2\ngone 0 5\nt 0 36\n")
     async with logs_in(disk, tmp_path) as logs:
-        assert entries(tmp_path) == {"t-0": 36}  # an entry must not wait for another log of its name
+        assert entries(tmp_path) == {"t-0": 36}  # an entry must not stay for another log of the same name
         assert not await logs.cleaner.clean_filthiest()
         found = logs.get(NAME)
         assert found is not None and len(contents(found)) == 14
@@ -159,7 +159,7 @@ def test_what_may_not_be_cleaned_yet(bench: Workbench) -> None:
         log.config = replace(CONFIG, **config)
         return cleanable(log, 0, BEGAN + 4000).first_uncleanable
 
-    assert end() == 0  # nothing is committed, nothing is flushed
+    assert end() == 0  # nothing is committed or flushed
     log.update_high_watermark(3)
     assert end() == 0
     asyncio.run(log.flush())
@@ -213,7 +213,7 @@ async def test_the_task_cleans_by_itself_and_ends_when_told(disk: FileDisk, tmp_
 async def interrupted(
     stepped: SteppedDisk, root: Path, act: Callable[[LogManager, Log], None], *directories: str
 ) -> AsyncIterator[tuple[LogManager, Log, Path]]:
-    """A cleaning, acted upon before its first job in the pool, before its second, and so on until it has no more."""
+    """Run cleanings and act before the first job of one in the pool, before the second of the next, and so on."""
     job = 0
     while True:
         places = [root / f"{job}" / name for name in directories or ("one",)]
@@ -242,7 +242,7 @@ async def test_a_deletion_waits_for_no_cleaning_and_nothing_comes_back(stepped: 
         assert logs.get(NAME) is None and not (directory / "t-0").exists()
         successor = asyncio.create_task(logs.create_many([(NAME, CONFIG, True)]))
         await asyncio.sleep(0)
-        assert not (directory / "t-0").exists()  # it waits until the former life is over
+        assert not (directory / "t-0").exists()  # the new log waits until the cleaning of the old one is over
         stepped.release()
         again = (await successor)[NAME]
         assert isinstance(again, Log) and again is not log
@@ -289,7 +289,7 @@ async def test_a_truncation_ends_the_cleaning_and_lowers_the_checkpoint(stepped:
 
 
 async def test_a_topic_that_is_no_longer_compacted_is_let_go(stepped: SteppedDisk, tmp_path: Path) -> None:
-    """KAFKA-12840. What was swapped in stays; what the policy says now applies to the rest."""
+    """KAFKA-12840: what was swapped in stays; the new policy applies to the rest."""
 
     def switch(logs: LogManager, log: Log) -> None:
         logs.reconfigure("t", replace(CONFIG, cleanup_policy=("delete",)))
@@ -314,7 +314,7 @@ async def test_a_move_pauses_the_cleaning_and_takes_the_checkpoint_along(stepped
         two, before = Path(target.path), contents(moved)
         await logs.cleaner.settled([NAME])
         assert await logs.cleaner.clean_filthiest()
-        clean = entries(two)["t-0"]  # the copy has its segments elsewhere
+        clean = entries(two)["t-0"]  # the segments of the copy begin at other offsets
         assert 0 < clean <= 36 and len(contents(moved)) < 36
         assert {key: value for _, key, value in contents(moved)} == {key: value for _, key, value in before}
         assert home is not None

@@ -76,7 +76,7 @@ async def test_appends_and_truncations_meanwhile(
             nonlocal count
             count += 1
             if count == 5:
-                log.truncate_to(3)  # below what the copy has
+                log.truncate_to(3)  # below the end of the copy
                 for number in range(20):
                     append(log, f"new {number}", epoch=1)
             if count == 12:
@@ -131,7 +131,7 @@ async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
         assert again.log_end_offset == 1
 
 
-async def test_copies_of_a_former_life_are_removed(disk: FileDisk, one: Path, two: Path) -> None:
+async def test_copies_of_the_previous_run_are_removed(disk: FileDisk, one: Path, two: Path) -> None:
     async with started(disk, one, two) as logs:
         home = Path((await create(logs, T0, CONFIG)).directory).parent
     other = two if home == one else one

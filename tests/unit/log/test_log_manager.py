@@ -90,7 +90,7 @@ async def test_a_clean_stop_keeps_logs_and_checkpoints(disk: FileDisk, one: Path
 async def test_a_new_leader_epoch_reaches_its_file_a_little_later(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though no record follows it: the flush that was asked for looks at the epochs too."""
+    """Even if no record follows: the requested flush writes the epochs too."""
     monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
     async with started(disk, one) as logs:
         log = await create(logs, tp("t-0"), CONFIG)
@@ -108,7 +108,7 @@ async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path,
             append(log, "v", epoch=3)
         log.update_high_watermark(18)
         await logs.checkpoint_high_watermarks()
-        # A flush may be under way, as when a process is killed; only its temporary files vanish under the copy.
+        # A flush may be running, as in a process that is killed; its temporary files may vanish during the copy.
         shutil.copytree(one, tmp_path / "killed", ignore=shutil.ignore_patterns("*.tmp"))
         (tmp_path / "killed" / "a-0" / "leader-epoch-checkpoint.tmp").write_bytes(b"half")
     async with started(disk, tmp_path / "killed") as logs:
@@ -230,7 +230,7 @@ async def test_one_bad_partition_stays_offline_and_the_others_load(disk: FileDis
         assert logs.is_offline(tp("a-0"))
         assert logs.get(tp("a-1")) is not None
         assert logs.directories.offline() == []
-    assert not (one / ".kafka_cleanshutdown").exists()  # whatever is wrong with it, it was not closed
+    assert not (one / ".kafka_cleanshutdown").exists()  # a log that could not be opened was not closed either
 
 
 async def test_a_stop_before_everything_is_loaded_changes_no_checkpoint(disk: FileDisk, one: Path) -> None:
@@ -285,11 +285,11 @@ async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
         monkeypatch.setattr(disk, "run", first_held_up)
         for sequence in range(20):
             log.append_as_leader(produced(1, sequence), LeaderEpoch(7))
-        await _until(lambda: not flushes)  # the flush is planned, its job waits for the pool
+        await _until(lambda: not flushes)  # the flush is planned, and its job waits for the pool
         logs.delete(partition)
         try:
             creating = asyncio.create_task(logs.create_many([(partition, CONFIG, True)]))
-            await disk.run(lambda: None)  # whatever the creation had to do in the pool would be done by now
+            await disk.run(lambda: None)  # by now the pool would have done the work of the creation
             assert not creating.done()
         finally:
             may_run.set()
@@ -397,7 +397,7 @@ async def test_flush_ms_bounds_how_long_an_append_stays_unflushed(disk: FileDisk
 async def test_flushes_that_are_due_take_turns_and_one_that_is_asked_for_now_does_not_wait(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a fail-over thousands are due at once, and would take the processor from the records."""
+    """After a fail-over thousands of flushes are due at once and would take the processor from the records."""
     monkeypatch.setattr("klamm.log.log.EPOCHS_FLUSH_MS", 1)
     async with started(disk, one) as logs:
         due = [await create(logs, tp(f"due-{n}"), CONFIG) for n in range(4)]
@@ -417,7 +417,7 @@ async def test_flushes_that_are_due_take_turns_and_one_that_is_asked_for_now_doe
             for log in due:
                 log.epochs.assign(LeaderEpoch(7), 0)
             await _until(lambda: in_pool == 1)
-            await asyncio.sleep(0.01)  # a timer after all of theirs
+            await asyncio.sleep(0.01)  # longer than all their timers
             assert most == 1
             logs.flush_soon(due[-1])
             await _until(lambda: in_pool == 2)

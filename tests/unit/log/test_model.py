@@ -1,4 +1,4 @@
-"""The log against a list: any sequence of appends, cuts, rolls, flushes, clean and unclean reopenings."""
+"""The log against a list: any sequence of appends, truncations, rolls, flushes, clean and unclean restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .conftest import Workbench, append, produced
 
 
 class LogModel(RuleBasedStateMachine):
-    """`self.records` is the log as a list of (offset, value, epoch): what a reader must see, no more and no less."""
+    """`self.records` is the log as a list of (offset, value, epoch): exactly what a reader must see."""
 
     log: Log
 
@@ -74,7 +74,7 @@ class LogModel(RuleBasedStateMachine):
         target = max(self.end - back, 0)
         self.log.truncate_to(target)
         if target < self.end:
-            # The batch that holds the target goes as a whole.
+            # The whole batch that holds the target is removed.
             boundary = target
             for first, last in self.batches():
                 if first < target <= last:
@@ -82,7 +82,7 @@ class LogModel(RuleBasedStateMachine):
             self.records = [record for record in self.records if record[0] < boundary]
             self.end = target
             self.start = min(self.start, target)
-        self.epoch += 1  # nobody appends with an epoch that was cut off
+        self.epoch += 1  # no leader appends with an epoch that was truncated
 
     def batches(self) -> list[tuple[int, int]]:
         return self.spans
@@ -122,7 +122,7 @@ class LogModel(RuleBasedStateMachine):
         self.forget_gap()
 
     def forget_gap(self) -> None:
-        """After a cut inside a batch only memory knew that the log ended there, and not where its last batch does."""
+        """After a truncation inside a batch only memory knew that the log ended there, and not after its last batch."""
         assert all(record[0] < self.log.log_end_offset <= self.end for record in self.records)
         self.end = self.log.log_end_offset
 

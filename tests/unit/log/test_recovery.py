@@ -1,4 +1,4 @@
-"""What a log is after any stop: clean, torn at any byte, or with files missing and left over."""
+"""The log after any kind of stop: clean, torn at any byte, or with files missing or left over."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_damage_below_the_recovery_point_is_not_cut_off(bench: Workbench) -> Non
     data = bytearray(logs[1].read_bytes())
     data[-1] ^= 1
     logs[1].write_bytes(data)
-    logs[1].with_suffix(".index").unlink()  # makes the load look at it
+    logs[1].with_suffix(".index").unlink()  # makes the load check the segment
     with pytest.raises(KafkaError, match="damaged"):
         bench.open(CONFIG)
     assert len(list(bench.directory.glob("*.log"))) == len(logs)

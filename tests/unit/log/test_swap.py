@@ -1,4 +1,4 @@
-"""A cleaned segment replaces its sources whole or not at all: the process dies before every single file operation."""
+"""A cleaned segment replaces its sources completely or not at all: the process dies before each file operation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FINAL = [(4, "once", "x"), (30, "a", "14"), (31, "b", "14"), (32, "tail", "y"), 
 
 
 class Killed(BaseException):
-    """No handler of ours may take it for an error."""
+    """A BaseException, so that no handler takes it for an error."""
 
 
 class MortalDisk:
-    """Counts what changes files or their names, and dies before the n-th such operation."""
+    """Counts the operations that change files or names, and dies before the n-th of them."""
 
     CHANGES = ("rename", "remove", "set_modified_ms", "sync_directory", "write_atomically")
 
@@ -84,7 +84,7 @@ def steps_of(log: Log, disk: Any, now_ms: int) -> None:
                 log.begin_swap(step)
                 log.finish_swap()
     finally:
-        with suppress(Killed):  # the dead do not tidy up
+        with suppress(Killed):  # a dead process does not clean up
             steps.close()
 
 
@@ -109,13 +109,13 @@ def test_a_kill_at_every_operation_leaves_the_old_log_or_the_new(bench: Workbenc
         else:
             died = False
         victim.close_files()
-        for clean in (False, True):  # either way it must be opened; a second crash must find nothing more to do
+        for clean in (False, True):  # it opens either way, and a second crash has nothing left to repair
             again = bench.open(CONFIG, directory=root, clean=clean, recovery_point=before[-1][0] + 1)
             found = contents(again)
             assert not [path for path in root.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
             assert again.log_end_offset == before[-1][0] + 1
             assert again.epochs.entries == epochs
-            # Each key's last value is there, and what is there was there before.
+            # The last value of each key is there, and nothing that was not there before.
             assert {key: value for _, key, value in found} == {key: value for _, key, value in before}
             assert set(found) <= set(before)
             if any(value == "aborted" for _, _, value in found):
@@ -158,7 +158,7 @@ def test_a_finished_restart_dies_at_every_operation_too(bench: Workbench) -> Non
 
 @pytest.mark.parametrize("stripped", range(4))
 def test_a_jvm_died_while_it_took_the_suffix_off(bench: Workbench, stripped: int) -> None:
-    """It begins with the log. The indexes that are left behind may be the ones that matter: all are built anew."""
+    """The JVM begins with the log. Any of the remaining indexes may be the old one, so all are rebuilt."""
     log = bench.open(TopicConfig(cleanup_policy=("compact",)))
     put(log, ("a", "1"))
     put(log, ("b", "aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
@@ -175,7 +175,7 @@ def test_a_jvm_died_while_it_took_the_suffix_off(bench: Workbench, stripped: int
 
 
 def test_a_truncation_finishes_the_swap_first(bench: Workbench, tmp_path: Path) -> None:
-    """Else a crash after it would bring back what was cut off."""
+    """Otherwise a crash afterwards would bring back what was truncated."""
     log = written(bench)
     cleaning = Cleaning(bench.disk, plan_cleaning(cleanable(log, 0, bench.clock.wall_ms())), 1 << 20)
     steps = cleaning.steps()
@@ -190,5 +190,5 @@ def test_a_truncation_finishes_the_swap_first(bench: Workbench, tmp_path: Path) 
     for survivor in (log, again):
         assert all(header.last_offset < cut for header, _ in batches(survivor))
     assert not list(bench.directory.glob("*.swap")) + list(bench.directory.glob("*.cleaned"))
-    log.finish_swap()  # what the cleaner calls when it comes back finds nothing to do
+    log.finish_swap()  # the cleaner calls it later and finds nothing to do
     assert contents(log) == contents(again)

@@ -1,4 +1,4 @@
-"""The audit finds each planted fault, and nothing in a table that is right."""
+"""The audit finds each planted fault, and nothing in a correct table."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def marker(offset: int, producer: int) -> BatchHead:
 
 
 def test_markers_and_aborted_records_are_told_from_records() -> None:
-    """Producer 7 commits, then aborts, then commits again, while a plain producer writes between."""
+    """Producer 7 commits, aborts and commits again, while a producer without transactions writes in between."""
     log = [data(0, 15, 7), marker(15, 7), data(16, 19, 7), data(19, 20), marker(20, 7), data(21, 24, 7), marker(24, 7)]
     assert join_spans(classify(log, [(7, 16)], 0, 25)) == [
         (OffsetKind.RECORD, 0, 15),

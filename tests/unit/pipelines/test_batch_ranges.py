@@ -1,4 +1,4 @@
-"""Ranges of a batch from the files that Spark writes into a checkpoint."""
+"""The ranges of a batch, from the files that Spark writes to a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checkpoint(directory: Path, *ends: str) -> Path:
 def test_a_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     directory = checkpoint(tmp_path, '{"orders":{"1":3,"0":9}}', '{"orders":{"1":3,"0":12,"2":5}}')
     assert planned_ranges(directory, 0, "orders") == {0: OffsetRange(4, 9), 1: OffsetRange(0, 3)}
-    # partition 2 was added between the two
+    # partition 2 was added between the two batches
     assert planned_ranges(directory, 1, "orders") == {0: OffsetRange(9, 12), 1: OffsetRange(3, 3), 2: OffsetRange(0, 5)}
 
 

@@ -1,4 +1,4 @@
-"""The state is found behind foreign commits, compactions and files that are no commits."""
+"""The state is found below foreign commits, compactions and files that are not commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`klamm lake` on a bad day: usage ends with 2, what is missing with 1 and one line, before Spark is started."""
+"""How `klamm lake` fails: exit code 2 for wrong usage, 1 and one line for what is missing, before Spark starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_audit_of_no_table_says_so_in_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(lake_app, ["audit", "--lake", str(tmp_path), "--topics", "orders"])
     assert (result.exit_code, result.stderr) == (
         1,
-        f"klamm: there is no table of topic orders at {tmp_path / 'orders'}\n",
+        f"klamm: there is no table for topic orders at {tmp_path / 'orders'}\n",
     )
 
 

@@ -138,7 +138,7 @@ class LogDirMoves:
                 move.copy.close()
                 self._exchange(move, move.copy.directory)
                 return True
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "it is no longer here")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log was deleted or its directory failed")
 
     def _exchange(self, move: LogDirMove, copy: str) -> None:
         """Put the closed and complete log at `copy` in the place of the current one."""

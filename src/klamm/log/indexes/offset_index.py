@@ -1,7 +1,7 @@
 """Sparse map from offset to file position: 8-byte entries of an offset, relative to the base offset, and a position.
 
-The offset is the *last* one of the batch at that position. So a scan for an offset may always start at the greatest
-entry that is not above it.
+The offset is the *last* one of what was appended at that position. So a scan for an offset may always start at
+the greatest entry that is not above it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Producer state from the batches of a log: one batch applied, and a whole state rebuilt by a scan.
 
-Replicas that follow, recoveries and truncations all come here: they take every batch as it lies in the log, unchecked.
+Appends, recoveries and truncations all use it. Batches are taken as they are in the log, unchecked.
 """
 
 from __future__ import annotations
