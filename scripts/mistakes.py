@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "Makefile")
+COPIED = (
+    *("src", "tests", "scripts", "docs", ".ci", "pyproject.toml", "Makefile", ".pre-commit-config.yaml"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+)
 SECONDS_PER_TEST = 60
 RED = 1  # pytest's code for failed tests; any other means that they could not be run
 

@@ -139,7 +139,7 @@ ONLY_ITSELF = struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 3)
 
 @pytest.mark.parametrize("version", [4, 99, 32767, -1])
 def test_api_versions_of_a_version_that_nobody_knows(cluster: KlammCluster, version: int) -> None:
-    """In the form of version 0, with UNSUPPORTED_VERSION and its own range; the connection stays (broker 5.3)."""
+    """The answer has version 0, UNSUPPORTED_VERSION and the supported range; the connection stays (KIP-511)."""
     unknown = struct.pack(">hhi", 18, version, 7) + NULL_CLIENT + b"\x00whatever comes is not read"
     known = struct.pack(">hhi", 18, 0, 8) + NULL_CLIENT
     refused, answered = exchange(cluster, unknown, known)
