@@ -320,7 +320,7 @@ class World:
         """The first thing that is left to do; empty if there is none."""
         nodes = self.server.service.database.tree.nodes
         if self.active is None:
-            return "nobody, or more than one, acts as controller"
+            return "there is not exactly one controller"
         for path in (reassign_partitions.PATH, preferred_replica_election.PATH):
             if path in nodes:
                 return f"{path} is still there"
@@ -360,7 +360,7 @@ class World:
     async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = FINISH_S_MAX) -> None:
         deadline = self.clock.monotonic() + timeout_s
         while not condition():
-            assert self.clock.monotonic() < deadline, f"{what} did not come within {timeout_s:.0f} s"
+            assert self.clock.monotonic() < deadline, f"gave up after {timeout_s:.0f} s of waiting for {what}"
             await asyncio.sleep(0.1)
 
     async def settled(self) -> None:

@@ -113,7 +113,7 @@ sys.stdin.read()
 
 
 async def test_a_server_outlives_the_thread_that_asked_for_it_but_not_its_killed_owner(tmp_path: Path) -> None:
-    owner = subprocess.Popen(  # noqa: ASYNC220  a fork, which blocks nobody here
+    owner = subprocess.Popen(  # noqa: ASYNC220  a short fork
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert owner.stdin is not None and owner.stdout is not None

@@ -42,7 +42,7 @@ class Watched:
         await eventually(f"a controller among {brokers}", led)
 
     async def create_topic(self, topic: str) -> None:
-        """Create a topic with Kafka's own tool, which asks the current controller. Wait until all JVM brokers know it."""
+        """Create a topic with Kafka's own tool, which asks the current controller; wait until JVM brokers know it."""
         arguments = ("--create", "--topic", topic, "--partitions", "4", "--replication-factor", "2")
         bootstrap = ",".join(self.cluster[broker].address for broker in JVM)
         await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", bootstrap, *arguments)
