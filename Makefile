@@ -9,10 +9,10 @@ UV     := 0.13.7
 .DEFAULT_GOAL := help
 .PHONY: help install up test interop soak cases mutants planted jars check fmt lock clean bench
 
-help:  ## this list
+help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
-install: $(STAMP)  ## .venv with everything from the lock file
+install: $(STAMP)  ## create .venv with everything from the lock file
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "klamm needs Python 3.11 or later; set PYTHON=...")'
@@ -22,36 +22,36 @@ $(STAMP): pyproject.toml requirements.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 
-up: $(STAMP)  ## a cluster of three brokers; Ctrl-C ends it
+up: $(STAMP)  ## run a cluster of three brokers until Ctrl-C
 	@exec $(BIN)/klamm up $(ARGS)
 
-test: jars  ## the whole suite
+test: jars  ## run the whole suite; ARGS are pytest's
 	@$(BIN)/python -m pytest $(ARGS)
 
-interop: jars  ## only the tests beside Apache Kafka and foreign clients
+interop: jars  ## run only the tests with Apache Kafka and other clients
 	@$(BIN)/python -m pytest tests/interop $(ARGS)
 
-soak: jars  ## the whole suite with the full counts; takes hours
+soak: jars  ## run the whole suite with full counts; takes hours
 	@KLAMM_SCALE=full $(BIN)/python -m pytest $(ARGS)
 
-cases: $(STAMP)  ## behaviour case -> the tests that prove it; red when a landed section lacks one; ARGS picks sections
+cases: $(STAMP)  ## list behaviour cases and their tests; fails if a landed section lacks one; ARGS selects sections
 	@$(BIN)/python scripts/cases.py $(ARGS)
 
-mutants: jars  ## known mistakes, made one by one in a copy: each must turn its tests red; ARGS picks some by a word
+mutants: jars  ## make known mistakes in a copy, one by one: the tests must fail; ARGS selects some by words
 	@$(BIN)/python scripts/mutants.py $(ARGS)
 
-planted: $(STAMP)  ## bugs of Kafka's history, made one by one in a copy: the unit tests pass, the simulation must not
+planted: $(STAMP)  ## plant bugs from Kafka's history in a copy: the unit tests pass, the simulation must fail
 	@$(BIN)/python scripts/planted.py $(ARGS)
 
-jars: $(STAMP)  ## Apache Kafka's and Spark's jars for the tests, once, into ~/.cache/klamm or KLAMM_CACHE
+jars: $(STAMP)  ## fetch the jars of Apache Kafka and Spark once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
 	@$(BIN)/python -m klamm.pipelines.jars
 
-bench: $(STAMP)  ## controller and ZooKeeper client, on a machine with nothing else to do
+bench: $(STAMP)  ## measure controller and ZooKeeper client on an idle machine
 	@$(BIN)/klamm bench controller --json
 	@$(BIN)/klamm bench zookeeper --json
 
-check: $(STAMP)  ## ruff and mypy strict
+check: $(STAMP)  ## run ruff and mypy strict over all packages and scripts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -60,9 +60,9 @@ fmt: $(STAMP)  ## format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: $(STAMP)  ## write requirements.lock anew from pyproject.toml
+lock: $(STAMP)  ## update requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --python-version 3.11 \
 		--no-header --no-annotate -o requirements.lock
 
-clean:  ## remove what was built; data stays
+clean:  ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Write docs/compatibility.md from the table that the broker advertises: what the page says is what is served."""
+"""Writes docs/compatibility.md from the table that the broker advertises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Mistakes made on purpose, in a copy of the tree: what `make mutants` and `make planted` share.
+"""Deliberate mistakes in a copy of the tree: the common part of `make mutants` and `make planted`.
 
-The checkout is never touched. A mistake whose text is not found exactly once is an error: the code has moved on, and
-the list must follow it.
+The checkout is never touched. A text that is not in its file exactly once is an error: the code has changed, and the
+list must follow.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "tests", "scripts", "docs", "pyproject.toml", "README.md", "Makefile")
+COPIED = (
+    *("src", "tests", "scripts", "docs", ".ci", "pyproject.toml", "Makefile", ".pre-commit-config.yaml"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+)
 SECONDS_PER_TEST = 60
-RED = 1  # pytest's code for failed tests; any other means that they could not be run
+RED = 1  # pytest's exit code for failed tests; other codes mean that they did not run
 
 
 class TextNotFoundOnce(Exception):
@@ -28,8 +31,8 @@ class TextNotFoundOnce(Exception):
 
 
 def copy_tree(target: Path) -> None:
-    """With byte code that names the hash of its source: a mistake is noticed by what it says, not by when it was made,
-    and every other module is compiled already."""
+    """Copy and compile. The byte code refers to the hash of its source, so that Python notices a mistake by its
+    content, not by its time."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -60,7 +63,7 @@ def mistake(tree: Path, file: str, old: str, new: str) -> Iterator[None]:
 
 
 def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python, with the copy's modules in front of the installed ones."""
+    """Run Python with the modules of the copy in front of the installed ones."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)

@@ -1,11 +1,11 @@
-"""`make mutants`: each mistake in tests/mutants.toml is made in a copy of the tree, and its tests must turn red.
+"""`make mutants`: makes each mistake of tests/mutants.toml in a copy of the tree; its tests must fail.
 
     python scripts/mutants.py [word ...]     only the mutants whose name, file or tests contain one of the words
 
-A list of small mistakes that were made or feared; each names the tests that stand against it. First all the tests run
-without any mistake, so that a broken environment does not pass for a caught one. A mistake whose text is not found
-exactly once fails before that: the code has moved on, and the list must follow it. At the end stands how many mutants
-each section of behaviour cases has: one for every three ids at least.
+The list has small mistakes that were made or feared, and the tests that must catch each. First all these tests run
+without a mistake, so that a broken environment does not count as a caught mistake. A text that is not in its file
+exactly once is an error before that: the code has changed, and the list must follow. At the end the script prints how
+many mutants each section of behaviour cases has; it needs one for every three ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mistakes import RED, ROOT, copy_tree, mistake, run_tests
 
 LIST = ROOT / "tests" / "mutants.toml"
 WORKERS = 2
-"""Each with a copy of its own. More would find tests red that only waited for the machine."""
+"""Each has its own copy of the tree. With more workers, tests would fail because the machine is busy."""
 IDS_PER_MUTANT = 3
 SAID_MAX = 200
 
@@ -76,7 +76,7 @@ def findings(mutants: Sequence[Mutant], sections: Sequence[Section]) -> list[str
     names = Counter(m.name for m in mutants)
     tests = {test for m in mutants for test in m.tests}
     return [
-        *(f"{name!r} is there {times} times" for name, times in names.items() if times > 1),
+        *(f"{name!r} is listed {times} times" for name, times in names.items() if times > 1),
         *(
             f"{m.name!r}: its text is in {m.file} {found} times"
             for m in mutants
@@ -88,7 +88,7 @@ def findings(mutants: Sequence[Mutant], sections: Sequence[Section]) -> list[str
 
 
 def _exists(test: str) -> bool:
-    """A file, or a test in it; whether a test has these parameters only pytest knows."""
+    """Whether the file, or the test in it, exists. Parameters are not checked, because only pytest knows them."""
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
         return False
@@ -101,15 +101,15 @@ def judge(tree: Path, mutant: Mutant) -> Verdict:
         result = run_tests(tree, mutant.tests)
     if result.returncode == RED:
         first = re.search(r"^(?:FAILED|ERROR) (tests/.*)", result.stdout, re.MULTILINE)
-        return Verdict(True, first[1][:SAID_MAX] if first else "by no test that has a name")
+        return Verdict(True, first[1][:SAID_MAX] if first else "by an unnamed test")
     if result.returncode == 0:
         return Verdict(False, f"not caught by {' '.join(mutant.tests)}")
     return Verdict(False, f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
 
 
 def batches(tests: Iterable[str]) -> list[list[str]]:
-    """For the run without a mistake: what needs processes file by file, which is spread over the workers, then the
-    units in one go. A file that is named as a whole needs no single tests of it."""
+    """The run without a mistake: tests that start processes file by file, spread over the workers, then all unit tests
+    at once. Single tests of a file are dropped if the whole file is in the list."""
     by_file: dict[str, set[str]] = defaultdict(set)
     for test in tests:
         by_file[test.partition("::")[0]].add(test)
@@ -119,7 +119,7 @@ def batches(tests: Iterable[str]) -> list[list[str]]:
 
 
 class Trees:
-    """Copies that are nobody's at the moment."""
+    """The copies of the tree that are free."""
 
     def __init__(self, directory: Path) -> None:
         self._free: SimpleQueue[Path] = SimpleQueue()
@@ -151,7 +151,7 @@ def fails_without_mistake(trees: Trees, pool: ThreadPoolExecutor, mutants: Seque
 
 
 def make_mistakes(trees: Trees, pool: ThreadPoolExecutor, mutants: Sequence[Mutant]) -> int:
-    """How many were caught."""
+    """Make each mistake and return how many were caught."""
 
     def run(mutant: Mutant) -> bool:
         with trees.one() as tree:
@@ -161,7 +161,7 @@ def make_mistakes(trees: Trees, pool: ThreadPoolExecutor, mutants: Sequence[Muta
         print(f"{word}  {seconds:5.1f} s  {mutant.name}\n                  {verdict.said}", flush=True)
         return verdict.caught
 
-    # Those with processes take longest: last, they would leave the other workers idle.
+    # Tests with processes take longest and start first; at the end they would leave the other workers idle.
     ordered = sorted(mutants, key=lambda m: all(test.startswith("tests/unit/") for test in m.tests))
     return sum(done.result() for done in as_completed([pool.submit(run, mutant) for mutant in ordered]))
 

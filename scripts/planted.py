@@ -1,11 +1,11 @@
-"""`make planted`: bugs of Kafka's history, put into a copy of the tree: no unit test sees them, the simulation does.
+"""`make planted`: plants bugs from Kafka's history in a copy of the tree: no unit test sees them, the simulation does.
 
-    python scripts/planted.py [--quick] [word ...]     only the bugs whose name, row or file has a word
+    python scripts/planted.py [--quick] [word ...]     only the bugs whose name, row or file contains one of the words
 
-Each bug of tests/planted.toml must leave the unit tests of controller and ZooKeeper client green, else it proves
-nothing about the simulation, and must break one of its invariants within SEEDS seeds, counted from 0. Without any bug
-both must be clean. Which seed it takes changes with the code, so none is written down: the table tells. `--quick`:
-the simulation alone, with the bugs alone.
+With a bug of tests/planted.toml the unit tests of controller and ZooKeeper client must pass, or it would prove nothing
+about the simulation, and the simulation must violate one of the listed invariants within SEEDS seeds, counted from 0.
+Without a bug both must pass. The seed that finds a bug changes with the code, so it is printed but not recorded.
+`--quick` runs only the simulation, and only with the bugs.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ QUICK = "--quick"
 class Bug(NamedTuple):
     name: str
     row: str
-    """The line of history that it repeats."""
+    """The issue or incident that it repeats."""
     invariants: list[str]
-    """That may find it first."""
+    """The invariants that may find it first."""
     file: str
     old: str
     new: str
 
 
 class Finding(NamedTuple):
-    """What the simulation and the unit tests made of a tree."""
+    """The results of the simulation and the unit tests for a tree."""
 
     violated: str
-    """The invariant, or nothing."""
+    """The invariant; empty if none was violated."""
     about: str
     seed: int
     unit_tests: str
@@ -63,14 +63,14 @@ def look_at(tree: Path, *, unit_tests: bool) -> Finding:
 
 
 def judge(tree: Path, bug: Bug, *, unit_tests: bool) -> tuple[Finding | None, str]:
-    """What was found, and what is wrong with that."""
+    """The results, and why they do not count; empty if they do."""
     try:
         with mistake(tree, bug.file, bug.old, bug.new):
             found = look_at(tree, unit_tests=unit_tests)
     except TextNotFoundOnce as error:
         return None, str(error)
     if found.violated not in bug.invariants:
-        return found, f"not by {' or '.join(bug.invariants)}: {found.violated or 'not at all'}, {found.about}"
+        return found, f"not found by {' or '.join(bug.invariants)}: {found.violated or 'not at all'}, {found.about}"
     if found.unit_tests == "red":
         return found, "a unit test sees it too"
     return found, ""

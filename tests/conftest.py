@@ -1,10 +1,10 @@
-"""What holds for the whole suite: cheap tests first, a budget of seconds per directory, nothing left behind.
+"""Rules for the whole suite: fast tests first, a time budget per directory, nothing left behind.
 
-A run fails when a directory takes longer than its budget, or when a process or a temporary directory of it is left. The
-budgets are for 2 cores. `KLAMM_SCALE=full` (make soak) runs the counted demands in full, without budget.
+A run fails if a directory exceeds its budget, or if a process or a temporary directory is left. The budgets are for 2
+cores. `KLAMM_SCALE=full` (make soak) runs tests with their full counts and without budgets.
 
-Processes are found by a mark in their environment, which also those bear that have lost their parent. All temporary
-directories of a run lie in one, which goes with it; after a failure it stays until the next run, for whoever looks.
+Processes are found by a mark in their environment, which even orphans have. All temporary directories of a run are in
+one, which is removed at the end; after a failure it stays until the next run, for inspection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 BUDGET_SECONDS = {"unit": 90, "simulation": 40, "integration": 620, "interop": 750}
-"""In the order in which they run: what fails fastest comes first."""
+"""In the order in which they run: those that fail fastest come first."""
 
 FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
 MARK = f"KLAMM_TEST_RUN={os.getpid()}"
@@ -35,7 +35,7 @@ _spent: dict[str, float] = defaultdict(float)
 
 @pytest.fixture(scope="session")
 def scaled() -> Callable[[int, int], int]:
-    """`scaled(5, 50)`: the small count in `make test`, the full one in `make soak`."""
+    """`scaled(5, 50)` is the small count in `make test` and the full one in `make soak`."""
     return lambda small, full: full if FULL_SCALE else small
 
 
@@ -58,11 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     unknown = {_directory(item.path) for item in items} - set(order)
     if unknown:
         raise pytest.UsageError(f"test directories without a budget in tests/conftest.py: {sorted(unknown)}")
-    items.sort(key=lambda item: order.index(_directory(item.path)))  # stable: within a directory nothing moves
+    items.sort(
+        key=lambda item: order.index(_directory(item.path))
+    )  # the sort is stable: within a directory the order stays
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Set-up and tear-down count: starting servers is what takes the time."""
+    """Count setup and teardown too, because starting servers takes most of the time."""
     _spent[report.nodeid.split("/")[1]] += report.duration
 
 
@@ -73,7 +75,7 @@ def _processes_of_this_run() -> list[str]:
             bears_mark = MARK.encode() in (process / "environ").read_bytes().split(b"\0")
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            continue  # ended meanwhile, or not ours to read
+            continue  # it ended meanwhile, or belongs to another user
         # PySpark's JVM ends with the interpreter, when its standard input closes.
         if bears_mark and process.name != str(os.getpid()) and not command.endswith("pyspark-shell "):
             found.append(f"process {process.name}: {command[:150]}")
@@ -91,7 +93,7 @@ def _left_behind() -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     over = [name for name, seconds in _spent.items() if seconds > BUDGET_SECONDS[name] and not FULL_SCALE]
     session.config.stash[FINDINGS] = findings = [
-        *(f"tests/{name} took longer than its budget" for name in over),
+        *(f"tests/{name} exceeded its budget" for name in over),
         *(f"left behind: {what}" for what in _left_behind()),
     ]
     if findings and session.exitstatus == pytest.ExitCode.OK:
@@ -100,14 +102,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    terminalreporter.section("seconds spent, and the budget")
+    terminalreporter.section("seconds and budgets")
     for name, budget in BUDGET_SECONDS.items():
         if name in _spent:
             terminalreporter.write_line(f"tests/{name:<12} {_spent[name]:6.1f} of {budget}")
     for finding in config.stash.get(FINDINGS, []):
         terminalreporter.write_line(finding, red=True)
     if config.stash.get(KEEP, False):
-        terminalreporter.write_line(f"logs and data of the failed tests, until the next run: {RUN_DIRECTORY}")
+        terminalreporter.write_line(f"logs and data of failed tests, kept until the next run: {RUN_DIRECTORY}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,7 @@
-"""A relay in front of a broker's inter-broker listener that reads along what controllers send, and can hold it back.
+"""A relay in front of a broker's inter-broker listener that records control requests and can hold them back.
 
-It stands for the network: what it holds has left the controller, and no broker has seen it. Everything that is not a
-control request passes through unread.
+It stands for the network: what it holds has left the controller but has reached no broker. It forwards all other
+requests unread.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ CONTROL = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_M
 
 @dataclass(eq=False)
 class ControlRequest:
-    """As it came by."""
+    """A control request that passed the relay."""
 
     api_key: ApiKey
     sender: str
-    """The client id: a controller's broker id."""
+    """The client id, which is the broker id of the controller."""
     controller_epoch: int
     deletes: bool
     answer: ErrorCode | None = None
 
 
 Unanswered = dict[int, tuple[RequestHeader, ControlRequest]]
-"""By correlation id, of one connection."""
+"""Requests of one connection by correlation id."""
 
 
 class ControlRelay(Relay):
-    """Once armed for a sender, its first StopReplica that deletes is held back, and whatever it sends after that."""
+    """Once armed for a sender, it holds back its first StopReplica that deletes and all its later requests."""
 
     def __init__(self, target_port: int) -> None:
         super().__init__(target_port)
@@ -89,7 +89,7 @@ def _read(header: RequestHeader, body: memoryview) -> ControlRequest:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """With its size in front; empty at the end."""
+    """A frame with its size in front; empty at the end of the stream."""
     try:
         size = await reader.readexactly(SIZE.size)
         return size + await reader.readexactly(SIZE.unpack(size)[0])

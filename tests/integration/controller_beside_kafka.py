@@ -1,7 +1,7 @@
-"""A klamm controller in the process of the test, beside Apache Kafka brokers: for tests that look into it.
+"""A klamm controller in the process of the test, beside Apache Kafka brokers, for tests that inspect it.
 
-It is registered as broker 9 with an endpoint that nobody listens on. Whoever stands first is elected: the JVM brokers
-are made but not started.
+It is registered as broker 9 with an endpoint on which no process listens. The JVM brokers are created but not started,
+so that klamm is elected first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sink:
 
 
 class Led:
-    """ZooKeeper, our controller on it, and JVM brokers that obey it."""
+    """ZooKeeper, a klamm controller on it, and JVM brokers that obey it."""
 
     def __init__(self, zk: ZooKeeperClient, cluster: MixedCluster, connect: str) -> None:
         self.zk, self.cluster, self.connect = zk, cluster, connect
@@ -57,7 +57,7 @@ class Led:
 
     @asynccontextmanager
     async def controller(self, **properties: str) -> AsyncIterator[Controller]:
-        """A new one, with these properties, `_` for `.`."""
+        """Start a new controller with these properties; `_` stands for `.`."""
         config, _ = read_broker_config(
             {
                 "broker.id": "9",
@@ -103,7 +103,7 @@ class Led:
 
 @asynccontextmanager
 async def kafka_with(path: Path, *brokers: ApacheKafkaBroker, zookeeper: EmbeddedZooKeeper) -> AsyncIterator[Led]:
-    """The JVM brokers are made but not started: ours shall stand for election first."""
+    """The JVM brokers are created but not started, so that klamm is elected first."""
     await zookeeper.start()
     try:
         connect = zookeeper.connect_string

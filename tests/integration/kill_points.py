@@ -1,13 +1,14 @@
 """A cluster in virtual time whose controller is killed, or loses its session, at one chosen write to ZooKeeper.
 
-Everything under klamm.controller and klamm.zookeeper is real. Controllers run alone, apart from the brokers, so that
-each write of their session is the controller's. The ZooKeeper server sees every request before it is applied: that is
-where writes are counted, and where the cut is made. *Before*: the write never arrives. *After*: it is applied, its
-answer never arrives. A killed controller sends nothing more; its session ends by its timeout. An expired one lives on,
-hears of it when it asks, and goes through `before_new_session` and `after_new_session`.
+Everything in klamm.controller and klamm.zookeeper is real. Controllers run apart from the brokers, so that each write
+of their session comes from the controller. The ZooKeeper server sees every request before it applies it: there the
+writes are counted and the cut is made. *Before* means that the write never arrives. *After* means that it is applied
+but its answer never arrives. A killed controller sends nothing more, and its session ends by its timeout. A controller
+whose session expired lives on, learns of it at its next request, and goes through `before_new_session` and
+`after_new_session`.
 
-Transactions are cut small (`OPERATIONS_PER_MULTI`), so that a step of a few partitions is several writes, and can be
-cut in the middle.
+Transactions are small (`OPERATIONS_PER_MULTI`), so that a step of a few partitions takes several writes and can be cut
+in the middle.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ from .simple_brokers import LISTENER, PORT, Obedience, SimpleBroker, document_of
 T = TypeVar("T")
 
 OPERATIONS_PER_MULTI: Final = 2
-"""Beside the fence."""
+"""Operations in one transaction, besides the fence."""
 BROKERS: Final = (1, 2, 3, 4)
 ZOOKEEPER: Final = ("zookeeper", 2181)
 SESSION_TIMEOUT_MS: Final = 6_000
 SETTLED_S: Final = 2.0
 LOOK_EVERY_S: Final = 0.25
 FINISH_S_MAX: Final = 150.0
-"""The slow retry comes every 30 s."""
+"""Longer than the slow retry, which comes every 30 s."""
 
 _WRITES: Final = {OpCode.CREATE, OpCode.CREATE2, OpCode.SET_DATA, OpCode.DELETE, OpCode.MULTI}
 
@@ -88,7 +89,7 @@ class Cut(NamedTuple):
 
 
 class Switch:
-    """ZooKeeper's ear: counts the writes of one session from `arm` on, and cuts at the chosen one."""
+    """Sees every request to ZooKeeper, counts the writes of one session from `arm` on, and cuts at the chosen one."""
 
     def __init__(self, cut: Cut | None, fire: Callable[[int], None]) -> None:
         self._cut = cut
@@ -120,7 +121,7 @@ class Switch:
             self.writes[-1].append(f"{kind} {path}")
 
 
-# --- who takes part --------------------------------------------------------------------------------------------------
+# --- participants ----------------------------------------------------------------------------------------------------
 
 
 class ControllerProcess:
@@ -132,7 +133,7 @@ class ControllerProcess:
         self._obedience = Obedience()
         self.host = f"controller-{number}"
         self.zk = world.client(self.host)
-        # Balanced leaders without being asked would hide an election that was forgotten.
+        # An automatic balance of leaders would hide a forgotten election.
         config = BrokerConfig(
             broker_id=self._number,
             zookeeper_connect="{}:{}".format(*ZOOKEEPER),
@@ -169,21 +170,21 @@ class ControllerProcess:
                 await asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
-        """Dead for the network first: what its `finally` blocks still send reaches nobody."""
+        """Disconnect it first, so that nothing its `finally` blocks send arrives."""
         assert self._task is not None
         self.is_dead = True
         self._world.network.kill(self.host)
         self._task.cancel()
 
     async def wait_ended(self) -> None:
-        """Again and again: the listener of a dead one waits for peers that will never say goodbye."""
+        """Cancel repeatedly, because the listener of a dead process waits for peers that will never close."""
         assert self._task is not None
         while not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=5)
 
 
-# --- the world -------------------------------------------------------------------------------------------------------
+# --- the simulated cluster -------------------------------------------------------------------------------------------
 
 
 class PartitionView(NamedTuple):
@@ -193,11 +194,11 @@ class PartitionView(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What must be equal in the end. Who is controller, and by which epoch, is not: somebody else leads."""
+    """What must be equal in the end. The controller and its epoch may differ, because another one leads."""
 
     paths: frozenset[str]
     data: Mapping[str, bytes | None]
-    """Of all nodes but states."""
+    """Data of all znodes except states."""
     partitions: Mapping[str, PartitionView]
 
 
@@ -259,7 +260,7 @@ class World:
                 await broker.stop()
 
     def arm(self) -> None:
-        """From here on the writes of the controller that acts are those of the operation."""
+        """From here on, writes of the acting controller belong to the operation."""
         self.switch.arm(self.controllers[0].zk.session_id)
 
     def _fire(self, session: int) -> None:
@@ -268,7 +269,7 @@ class World:
         else:
             asyncio.get_running_loop().call_soon(self.server.expire, session)
 
-    # --- what one sees ---
+    # --- inspection ---
 
     @property
     def active(self) -> Controller | None:
@@ -280,7 +281,7 @@ class World:
         return frozenset(number for number, broker in self.brokers.items() if broker.runs)
 
     def follows(self, broker: BrokerId, name: TopicPartition, leader: LeaderAndIsr) -> bool:
-        """Has it been told to, and does it keep up?"""
+        """Whether the replica was told to follow and keeps up."""
         follower = self.brokers[broker]
         role = follower.roles.get(name)
         return (
@@ -306,7 +307,7 @@ class World:
         return None if node is None else partition_state.decode(path, node.data)
 
     def left_behind(self) -> list[str]:
-        """Replicas that live brokers hold for nobody: ZooKeeper does not know them, so nobody will ever delete them."""
+        """Replicas on live brokers that ZooKeeper does not know, so that no controller will ever delete them."""
         assignments = self.assignments()
         return [
             f"{name} on broker {number}"
@@ -316,10 +317,10 @@ class World:
         ]
 
     def what_is_open(self) -> str:
-        """Empty when nothing is left to do; else the first thing that is."""
+        """The first thing that is left to do; empty if there is none."""
         nodes = self.server.service.database.tree.nodes
         if self.active is None:
-            return "nobody, or more than one, acts as controller"
+            return "there is not exactly one controller"
         for path in (reassign_partitions.PATH, preferred_replica_election.PATH):
             if path in nodes:
                 return f"{path} is still there"
@@ -354,16 +355,16 @@ class World:
                 partitions[str(name)] = PartitionView(state.leader, frozenset(state.isr), state.leader_epoch)
         return Tree(frozenset(nodes.keys() - apart), data, partitions)
 
-    # --- what one does ---
+    # --- actions ---
 
     async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = FINISH_S_MAX) -> None:
         deadline = self.clock.monotonic() + timeout_s
         while not condition():
-            assert self.clock.monotonic() < deadline, f"{what} did not come within {timeout_s:.0f} s"
+            assert self.clock.monotonic() < deadline, f"gave up after {timeout_s:.0f} s of waiting for {what}"
             await asyncio.sleep(0.1)
 
     async def settled(self) -> None:
-        """Nothing is left to do, and for a while nothing turns up."""
+        """Wait until nothing is left to do and for a while nothing new comes up."""
         deadline = self.clock.monotonic() + FINISH_S_MAX
         since = self.clock.monotonic()
         while self.clock.monotonic() - since < SETTLED_S:
@@ -378,7 +379,7 @@ class World:
         await self.operator.create(topic_znode.path(topic), topic_znode.encode(assigned))
 
     async def ask(self, call: Callable[[Controller], Awaitable[T]]) -> T:
-        """As a client does: of whoever is the controller, and again when that one was lost on the way."""
+        """Call the controller like a client: retry with the next one if it was lost."""
         while True:
             await self.until(lambda: self.active is not None, "a controller")
             controller = self.active
@@ -402,7 +403,7 @@ class Run(NamedTuple):
     left_behind: list[str]
     writes: list[list[str]]
     seconds: float
-    """From the beginning of the operation until all is done, virtual."""
+    """Virtual time from the start of the operation until everything is done."""
 
 
 def run(operation: Operation, way: Way, cut: Cut | None = None) -> Run:

@@ -1,7 +1,7 @@
-"""Brokers for virtual time: they obey control requests, fenced as in Kafka, and keep no records.
+"""Brokers for virtual time: they obey control requests with the fences of Kafka, but store no records.
 
-A leader takes followers that were told, and keep up, back into the ISR, by the conditional write that a real one makes,
-and announces it. Real ones do more; what a controller's writes depend on is this.
+A leader adds followers that are told to follow and keep up to the ISR, by the conditional write of a real leader, and
+announces it. Real brokers do more, but this is all that the writes of a controller depend on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from klamm.zookeeper.znodes import broker_id, isr_change, partition_state, regis
 LISTENER: Final = "PLAINTEXT"
 PORT: Final = 9092
 REQUEST_S: Final = 0.03
-"""A broker takes its time: what the controller tells lags behind what it writes, and is lost when it is killed."""
+"""A broker takes time to handle a request, so requests lag behind the writes and are lost when the controller dies."""
 CATCH_UP_S: Final = 0.7
-"""Until a follower that was told has caught up."""
+"""Time until a follower has caught up."""
 
 
 class Surroundings(Protocol):
-    """What a broker needs of the world."""
+    """What a broker needs from the cluster."""
 
     def client(self, host: str) -> ZooKeeperClient: ...
 
@@ -58,7 +58,7 @@ class Role(NamedTuple):
 
 
 class Obedience:
-    """What a broker does with control requests: fenced as in Kafka, without a record kept."""
+    """How a broker handles control requests: with the fences of Kafka, without records."""
 
     def __init__(self) -> None:
         self.epoch = BrokerEpoch(-1)
@@ -103,7 +103,7 @@ class Obedience:
 
 
 class SimpleBroker:
-    """A leader takes followers that were told, and keep up, back into the ISR."""
+    """Add followers that are told to follow and keep up to the ISR."""
 
     def __init__(self, world: Surroundings, broker: int) -> None:
         self.id = BrokerId(broker)
@@ -133,7 +133,7 @@ class SimpleBroker:
         self._stack.callback(leading.cancel)
 
     async def stop(self) -> None:
-        """The session is closed: gone at once. What it holds stays on its disk."""
+        """Close the session, so that the registration goes at once. The replicas stay on disk."""
         self.zk = None
         await self._stack.aclose()
 
@@ -156,7 +156,7 @@ class SimpleBroker:
         try:
             stat = await self.zk.set(partition_state.path(name), partition_state.encode(wider), role.zk_version)
         except (BadVersion, NoNode):
-            return False  # the controller has decided otherwise, and says so soon
+            return False  # the controller has decided otherwise and will tell this broker soon
         if self.roles.get(name) == role:
             self.roles[name] = role._replace(state=wider, zk_version=stat.version)
         return True

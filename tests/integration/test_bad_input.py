@@ -1,4 +1,4 @@
-"""Bad input at the start of a broker and on its ports: one clear line or a closed connection, and no crash."""
+"""Bad input at the start of a broker and on its ports causes one clear line or a closed connection, but no crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from klamm.testing.cluster import KlammCluster, running_cluster
 
 
 def start_broker(path: Path, **properties: str) -> subprocess.CompletedProcess[str]:
-    """Run `klamm broker` with settings that must not work."""
+    """Run `klamm broker` with settings that must be refused."""
     settings = {
         "broker.id": "1",
         "zookeeper.connect": "127.0.0.1:1",
@@ -113,7 +113,7 @@ def test_garbage_closes_its_connection_and_nothing_else(cluster: KlammCluster, n
             answer = stranger.recv(1024)
         except ConnectionResetError:
             answer = b""
-    # StopReplica on the clients' listener has an answer: CLUSTER_AUTHORIZATION_FAILED (31); all else is just closed.
+    # StopReplica on the client listener is answered with CLUSTER_AUTHORIZATION_FAILED (31); the rest is closed.
     assert answer == b"" or answer[8:10] == struct.pack(">h", 31)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
     try:
@@ -123,7 +123,7 @@ def test_garbage_closes_its_connection_and_nothing_else(cluster: KlammCluster, n
 
 
 def exchange(cluster: KlammCluster, *requests: bytes) -> list[bytes]:
-    """Payloads of the answers, all on one connection."""
+    """Payloads of the answers to requests on one connection."""
     host, _, port = cluster.bootstrap.partition(":")
     answers = []
     with socket.create_connection((host, int(port)), timeout=10) as client, client.makefile("rb") as stream:
@@ -139,7 +139,7 @@ ONLY_ITSELF = struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 3)
 
 @pytest.mark.parametrize("version", [4, 99, 32767, -1])
 def test_api_versions_of_a_version_that_nobody_knows(cluster: KlammCluster, version: int) -> None:
-    """In the form of version 0, with UNSUPPORTED_VERSION and its own range; the connection stays (broker 5.3)."""
+    """The answer has version 0, UNSUPPORTED_VERSION and the supported range; the connection stays (KIP-511)."""
     unknown = struct.pack(">hhi", 18, version, 7) + NULL_CLIENT + b"\x00whatever comes is not read"
     known = struct.pack(">hhi", 18, 0, 8) + NULL_CLIENT
     refused, answered = exchange(cluster, unknown, known)
@@ -169,7 +169,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_of_every_kind_are_answered(cluster: KlammCluster, name: str) -> None:
-    """Metadata without topics: correlation id, in flexible versions an empty tag section, then the body."""
+    """Metadata without topics: correlation id, an empty tag section in flexible versions, then the body."""
     header, body, tags = HEADERS[name]
     (answer,) = exchange(cluster, header + body)
     assert answer[:4] == struct.pack(">i", 5)
@@ -179,13 +179,13 @@ def test_headers_of_every_kind_are_answered(cluster: KlammCluster, name: str) ->
 
 
 def test_controlled_shutdown_of_version_0_has_no_client_id(cluster: KlammCluster) -> None:
-    """Header version 0. On the clients' listener it is refused, in its own words: CLUSTER_AUTHORIZATION_FAILED."""
+    """It has header version 0. On the client listener the answer is CLUSTER_AUTHORIZATION_FAILED."""
     (answer,) = exchange(cluster, struct.pack(">hhii", 7, 0, 9, 1))
     assert answer == struct.pack(">ihi", 9, 31, 0)
 
 
 def test_limits_by_address_of_a_running_broker(tmp_path: Path) -> None:
-    """The address is named by its host name; what the broker itself connects from there counts, too."""
+    """The limit names the host. Connections of the broker itself from there count, too."""
     properties = {"max.connections.per.ip.overrides": "localhost:6"}
     with running_cluster(tmp_path, brokers=1, properties=properties) as limited:
         host, _, port = limited.bootstrap.partition(":")

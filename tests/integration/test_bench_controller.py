@@ -1,4 +1,4 @@
-"""`klamm bench controller` in small: every figure is there. With Apache Kafka beside it in `make soak`."""
+"""A small `klamm bench controller` produces every figure. `make soak` also runs it against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_figure_is_there(monkeypatch: pytest.MonkeyPatch, scaled: Callable
         )
         operations = found["zookeeper_operations"]
         assert operations["cold_load"]["get"] >= 250
-        assert operations["broker_death"]["set"] == 250  # replication 3 of 3: the dead one is in each ISR
+        assert operations["broker_death"]["set"] == 250  # with replication 3 of 3 the dead broker is in every ISR
         assert operations["topic_created"]["create"] == 2 * 100 + 1
         assert set(found["control_requests"]) == {"LEADER_AND_ISR", "UPDATE_METADATA", "STOP_REPLICA"}
         assert found["events_written"] >= 250

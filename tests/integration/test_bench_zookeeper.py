@@ -1,4 +1,4 @@
-"""`klamm bench zookeeper` in small: every figure is there, and its checks hold."""
+"""A small `klamm bench zookeeper` produces every figure, and its checks hold."""
 
 from __future__ import annotations
 

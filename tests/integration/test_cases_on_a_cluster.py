@@ -1,4 +1,4 @@
-"""Behaviour cases that take a whole cluster: real processes, topics written as Kafka's tools write them, by kazoo."""
+"""Behaviour cases that need a whole cluster of processes. kazoo writes the topics as Kafka's tools do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUIET = {"auto.leader.rebalance.enable": "false"}
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
-    """Four brokers for the tests that leave the cluster as they found it."""
+    """Four brokers for tests that leave the cluster as they found it."""
     eager = {"log.cleaner.backoff.ms": "20"}
     with running_cluster(tmp_path_factory.mktemp("four"), brokers=4, properties=QUIET | eager) as cluster:
         yield cluster
@@ -74,7 +74,7 @@ def state(cluster: KlammCluster, topic: str, partition: int = 0) -> dict[str, An
 def entry(
     cluster: KlammCluster, broker: int, topic: str, partition: int = 0
 ) -> tuple[int, list[int], list[int]] | None:
-    """Leader, ISR and offline replicas as one broker tells them."""
+    """Leader, ISR and offline replicas in the metadata of one broker."""
     for known in cluster.partitions(topic, seen_by=broker):
         if known.partition_index == partition:
             return known.leader_id, sorted(known.isr_nodes), sorted(known.offline_replicas)
@@ -86,12 +86,12 @@ def replicas(cluster: KlammCluster, topic: str) -> list[list[int]]:
 
 
 def hosts(cluster: KlammCluster, topic: str, partition: int = 0) -> list[int]:
-    """Brokers with a directory of the partition."""
+    """Brokers that have a directory of the partition."""
     return [b for b in cluster.broker_ids if (cluster.directory(b) / f"{topic}-{partition}").exists()]
 
 
 def send(cluster: KlammCluster, topic: str, value: str, *, timeout: float = WAIT_SECONDS) -> bool:
-    """True if it was acknowledged."""
+    """Return True if the record was acknowledged."""
     outcome: list[bool] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": timeout * 1000})
     producer.produce(topic, value, partition=0, on_delivery=lambda error, _: outcome.append(error is None))
@@ -100,7 +100,7 @@ def send(cluster: KlammCluster, topic: str, value: str, *, timeout: float = WAIT
 
 
 def read(cluster: KlammCluster, topic: str, count: int) -> list[str]:
-    """The first records; none where nobody leads."""
+    """The first records; none if there is no leader."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody", "enable.auto.commit": False})
     try:
         consumer.assign([ConfluentPartition(topic, 0, 0)])
@@ -126,7 +126,7 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
     wait_until("the first cleaning", lambda: all("cleaned-0" in cleaner_offsets(four, broker) for broker in (1, 2, 3)))
 
     def being_cleaned() -> bool:
-        """Seen only while it lasts: more is written, and cleaned, until a look comes in time."""
+        """It is visible only while it lasts, so write and clean more until a check comes in time."""
         send_keys(four, "cleaned", 20_000)
         directories = [four.directory(broker) / "cleaned-0" for broker in (1, 2, 3)]
         return any(any(directory.glob("*.cleaned")) for _ in range(200) for directory in directories)
@@ -150,7 +150,7 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
 
 
 def send_keys(cluster: KlammCluster, topic: str, count: int) -> None:
-    """Of a thousand keys, in batches that fit into the segments."""
+    """Records with a thousand keys, in batches that fit into the segments."""
     bounds = {"batch.size": 50_000, "queue.buffering.max.messages": 100_000}
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", **bounds})
     failed: list[object] = []
@@ -232,7 +232,7 @@ def test_moves_with_data(four: KlammCluster, move: str) -> None:
     create(four, topic, before, before)
     assert send(four, topic, "kept")
     reassign(four, topic, {0: after})
-    assert replicas(four, topic) == [after, before]  # the one that was not mentioned is as it was
+    assert replicas(four, topic) == [after, before]  # the partition that was not mentioned is unchanged
     found = state(four, topic)
     assert (sorted(found["isr"]), found["leader"] in after) == (sorted(after), True)
     if before[0] in after:
@@ -258,7 +258,7 @@ def test_over_more_brokers_over_fewer_and_only_what_is_listed(four: KlammCluster
     assert {b for ids in replicas(four, "spread") for b in ids} == {one, two}
     reassign(four, "spread", {0: wider[0], 1: wider[1], 2: wider[2]})
     reassign(four, "aside", {1: [three, one]})
-    assert replicas(four, "spread") == [list(wider[n]) for n in range(3)]  # in the order that was asked for
+    assert replicas(four, "spread") == [list(wider[n]) for n in range(3)]  # in the requested order
     assert replicas(four, "aside") == [[one, two], [three, one], [one, two]]
 
 
@@ -268,7 +268,7 @@ def test_over_more_brokers_over_fewer_and_only_what_is_listed(four: KlammCluster
 @pytest.mark.case("ULE-01", "ULE-02", "ULE-03")
 @pytest.mark.parametrize("everywhere", [True, False], ids=["on", "off"])
 def test_unclean_election_by_the_cluster_and_by_the_topic(tmp_path: Path, everywhere: bool) -> None:
-    """Two topics with the same fate: one as the cluster has it, one that says the opposite."""
+    """Two topics with the same history: one has the setting of the cluster, the other the opposite."""
     properties = {**QUIET, "unclean.leader.election.enable": str(everywhere).lower()}
     with running_cluster(tmp_path, brokers=3, properties=properties) as cluster:
         follower, leader, _ = sorted(cluster.broker_ids, key=lambda b: b == cluster.controller)
@@ -304,7 +304,7 @@ def test_an_unclean_switch_that_is_no_switch(four: KlammCluster) -> None:
         four.create_topic("perhaps", unclean_leader_election_enable="perhaps")
 
 
-# --- and the one that leaves nobody ---
+# --- a partition without any live replica ---
 
 
 @pytest.mark.case("CTL-07")

@@ -1,4 +1,4 @@
-"""The klamm command against a real cluster: what it prints, what it refuses, how it ends."""
+"""The klamm command against a real cluster: what it prints, what it refuses, and its exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def klamm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def here(*arguments: str) -> Result:
-    """In this process: half a second less each."""
+    """Run the command in this process, which saves half a second."""
     return CliRunner().invoke(app, list(arguments))
 
 

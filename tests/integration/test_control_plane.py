@@ -1,4 +1,4 @@
-"""A listener of its own for the controller's requests (KIP-291): they come by it and by no other."""
+"""A separate listener for control requests (KIP-291): they arrive there and nowhere else."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Operator:
 
 
 async def delete_what_is_partly_elsewhere(connect: str, topic: str, replicas: list[int]) -> None:
-    """A topic with a replica on a broker that nobody has seen, marked for deletion."""
+    """Mark a topic for deletion that has a replica on an unknown broker."""
     async with zookeeper(connect) as zk:
         await zk.create(topic_znode.path(topic), topic_znode.encode({0: Assignment(tuple(map(BrokerId, replicas)))}))
         await zk.create(delete_topics.path(topic))
@@ -75,7 +75,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert operator.json("controller", "candidates", "remove", str(third))["removed"] is True
     assert operator.refusal("controller", "candidates", "remove", str(third)) == f"broker {third} is not a candidate"
 
-    # From the events of the three.
+    # From the events of the three brokers.
     told = CliRunner().invoke(app, ["controller", "history", str(klamm_cluster.directory(1).parents[1]), "--json"])
     terms = json.loads(told.stdout)["terms"]
     assert [(term["epoch"], term["broker"]) for term in terms] == [(1, first), (2, second), (3, third)]
@@ -85,7 +85,7 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     ]
     assert [term["ended_by"] for term in terms] == [f"/controller names {second}", f"/controller names {third}", ""]
 
-    # A deletion waits for a broker, and says so.
+    # The report names the broker that a deletion waits for.
     assert operator.json("deletions") == {"deletions": []}
     asyncio.run(delete_what_is_partly_elsewhere(klamm_cluster.zookeeper, "going", [first, 70]))
     expected = "replicas on brokers [70], which are not registered"

@@ -1,4 +1,4 @@
-"""Fast fail-over with real processes: what happens in which order, and that a wrong suspicion loses nothing."""
+"""Fast fail-over with real processes: the order of events, and that a wrong suspicion loses nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDS_PER_SECOND = 200
 
 
 def events(cluster: KlammCluster) -> list[dict[str, Any]]:
-    """Of all brokers, by time; of one moment, in the order in which each wrote them."""
+    """Decisions of all brokers by time, and at equal times in the order of writing."""
     found: list[dict[str, Any]] = []
     for broker in cluster.broker_ids:
         text = (cluster.directory(broker).parent / "state-change.json").read_text()
@@ -64,7 +64,7 @@ def test_killed_and_replaced_before_its_session_ends(victim: str, tmp_path: Path
         assert all(dead not in change["isr"] for change in changes)
         if victim == failover.CONTROLLER:
             return
-        # All of that while it was still registered: the session's end comes later, and finds it done.
+        # All of this happened while it was still registered; the end of its session comes later and changes nothing.
         (suspected,) = decisions(cluster, "broker-suspected")
         assert "registered with epoch" in suspected["detail"]
         wait_until("the end of its session", lambda: decisions(cluster, "suspicion-ended"))
@@ -77,7 +77,7 @@ def test_killed_and_replaced_before_its_session_ends(victim: str, tmp_path: Path
 
 @contextmanager
 def cluster_with_a_gate(directory: Path) -> Iterator[tuple[KlammCluster, int, Gate]]:
-    """A broker that is no controller, whose peers reach it only through a gate; clients reach it directly."""
+    """A broker that is not the controller and whose peers reach it only through a gate; clients reach it directly."""
     port = reserve_port()
     try:
         with running_cluster(directory) as cluster:
@@ -99,7 +99,7 @@ def acknowledge_more(history: History, records: int) -> None:
 
 
 def shut_out(cluster: KlammCluster, gated: int, gate: Gate, history: History) -> None:
-    """It loses its leaderships though it lives; records are acknowledged without it; it comes back."""
+    """It loses its leaderships although it is alive; records are acknowledged without it; it returns."""
     before = len(decisions(cluster, "suspicion-ended"))
     gate.shut()
     wait_until("the fail-over", lambda: len(decisions(cluster, "suspect-relieved")) > before)

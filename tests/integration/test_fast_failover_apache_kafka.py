@@ -32,7 +32,7 @@ async def test_a_killed_jvm_controller_is_replaced_and_its_broker_relieved(tmp_p
             decided = [r for r in kafka.sink.records if isinstance(r, StateChange)]
             assert {(r.partition, r.cause) for r in decided} == {(n, f"broker {dead} suspected") for n in (0, 1)}
             assert len(kafka.sink.named("controller-suspected")) == 1
-            # Its session ends, it starts again, and the JVM leader takes it back: nobody was confused.
+            # Its session ends, it starts again, and the JVM leader adds it to the ISR again.
             await kafka.eventually("the end of its session", lambda: unregistered(kafka, dead))
             await kafka.cluster[dead].start()
             for partition in (0, 1):
@@ -43,5 +43,5 @@ async def test_a_killed_jvm_controller_is_replaced_and_its_broker_relieved(tmp_p
 
 
 async def unregistered(kafka: Led, broker: int) -> bool:
-    """A JVM broker that finds itself registered gives up."""
+    """A JVM broker that finds itself already registered gives up."""
     return not await kafka.document(f"/brokers/ids/{broker}")

@@ -1,9 +1,9 @@
-"""Mutated frames of every API and version against a running broker, on its clients' listener and on its own: each is
-answered, or closes its connection with one line in the log; the process lives, serves, and has kept nothing.
+"""Mutated frames of every API and version against a running broker, on its client listener and on its internal one.
 
-20,000 frames in `make test`, 1,000,000 in `make soak`; KLAMM_FUZZ_FRAMES and KLAMM_FUZZ_SEED choose others. Several
-connections, frames pipelined on each: a frame that ends its connection is known by the answers before it, and those
-after it are sent again on the next one.
+Each frame is answered, or closes its connection with one line in the log. The process lives, serves, and keeps nothing.
+`make test` sends 20,000 frames, `make soak` 1,000,000; KLAMM_FUZZ_FRAMES and KLAMM_FUZZ_SEED change that. Frames are
+pipelined on several connections. The answers show which frame ended its connection, and those after it are sent again
+on the next connection.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ SEED = int(os.environ.get("KLAMM_FUZZ_SEED", "20"))
 CONNECTIONS = 16
 PIPELINED = 24
 PATIENCE = 1.0
-"""Seconds without an answer after which a frame counts as one that waits (a long poll of its own choice)."""
+"""Seconds without an answer after which a frame counts as waiting, in a long poll that it asked for."""
 CLOSING = re.compile(r"closing connection of 127\.0\.0\.1:(\d+): ")
 SENTINEL_CORRELATION = 0x7FFFFFFF
 SENTINEL = struct.pack(">ihhih", 10, 18, 0, SENTINEL_CORRELATION, -1)
-"""ApiVersions: when it is answered, so is everything before it."""
+"""ApiVersions. Its answer shows that everything before it was answered."""
 MEMORY_GROWTH_BYTES = 64 << 20
 TASKS_OF_ITS_OWN = 2
-"""A broker writes and checks now and then, whoever asks or not."""
+"""Time for the periodic writes and checks of a broker."""
 LOOK_EVERY = 50_000
-"""Frames between two looks at the log; a failure is reported with the frames sent on its connection."""
+"""Frames between two checks of the log. A failure is reported with the frames sent on its connection."""
 TALKED_ABOUT = "orders"
 """The topic in the seeds. A frame may delete it by chance; then it is created again."""
 UNTOUCHED = "untouched"
-"""In no seed: whatever comes, its records stay."""
+"""A topic that is in no seed: its records must stay."""
 
 
 class Tally:
@@ -64,7 +64,7 @@ class Tally:
         return sum(ends[how] for ends in self.ends.values())
 
     def check(self, said: str) -> None:
-        """One line for each connection that the broker closed; of those that we left it may have closed some first."""
+        """Lines about connections that the broker closed. It may have closed first some that the test closed."""
         assert "Traceback" not in said, self.explain(said)
         lines = Counter(int(port) for port in CLOSING.findall(said))
         for port in sorted(lines.keys() | self.closed_by_port.keys()):
@@ -72,7 +72,7 @@ class Tally:
             assert closed <= lines[port] <= closed + left, f"port {port}: {lines[port]} lines, {closed} closed"
 
     def explain(self, said: str) -> str:
-        """The first failure in the log, and the frames that were sent on its connection, to send them again."""
+        """The first failure in the log and the frames that were sent on its connection, for a replay."""
         at = said.index("Traceback")
         start = said.rfind("\n[", 0, at) + 1
         first = said[start : at + 4000]
@@ -93,7 +93,7 @@ class Tally:
 
 
 class Wire(asyncio.Protocol):
-    """One connection: answers by correlation id, and whether the other side has closed."""
+    """One connection: answers by correlation id, and whether the other side has closed it."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -104,7 +104,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        # A reset when we leave: no port waits for old segments, and there are many connections.
+        # Close with a reset: with so many connections no port may wait for old segments.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.port = transport.get_extra_info("sockname")[1]
 
@@ -127,7 +127,7 @@ class Wire(asyncio.Protocol):
             self._news.set_result(None)
 
     async def until(self, done: Callable[[], bool], patience: float) -> None:
-        """Or the connection is closed, or nothing has come for so long."""
+        """Wait until `done`, until the connection is closed, or until nothing has come for so long."""
         while not done() and not self.is_closed:
             self._news = asyncio.get_running_loop().create_future()
             known = len(self._buffer), len(self.answered)
@@ -150,7 +150,7 @@ class Fuzzer:
                 tasks.create_task(self._work())
 
     def _take(self, todo: deque[FuzzFrame]) -> list[FuzzFrame]:
-        """At most one whose size is a lie, as the last one: what follows it could not be told apart."""
+        """At most one frame has a wrong size, and it comes last, because no frame after it can be recognized."""
         batch: list[FuzzFrame] = []
         while len(batch) < PIPELINED and (todo or self._left):
             if not todo:
@@ -175,7 +175,7 @@ class Fuzzer:
             wire.transport.abort()
 
     async def _send(self, wire: Wire, batch: list[FuzzFrame]) -> list[FuzzFrame]:
-        """Returns those that the broker did not get to see."""
+        """Return the frames that the broker did not see."""
         self.tally.sent_by_port[wire.port] = list(batch)
         liar = batch.pop() if not batch[-1].is_aligned else None
         wire.answered.clear()
@@ -222,7 +222,7 @@ def _numbered(frame: FuzzFrame, number: int) -> bytes:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
     properties = {
-        "auto.create.topics.enable": "false",  # a mutated name in each Metadata request would be a topic each
+        "auto.create.topics.enable": "false",  # a mutated name in a Metadata request would create a topic
         "klamm.max.partitions.per.topic": "20",
         "log.flush.offset.checkpoint.interval.ms": "600000",
     }
@@ -242,7 +242,7 @@ def scrape(cluster: KlammCluster) -> dict[str, float]:
 
 
 def normal_client_works(cluster: KlammCluster, *texts: bytes) -> None:
-    """Writes the last of `texts`, and reads them all."""
+    """Write the last of `texts`, and read them all."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
     try:
         producer.send(UNTOUCHED, texts[-1], partition=0).get(timeout=30)
@@ -304,8 +304,8 @@ def test_on_the_clients_listener(cluster: KlammCluster, scaled: Callable[[int, i
 
 @pytest.mark.timeout(3600)
 def test_on_the_listener_of_the_brokers(cluster: KlammCluster, scaled: Callable[[int, int], int]) -> None:
-    """Here control requests are obeyed, whatever they order: the broker may end up in a world of its own, but it lives,
-    and after a restart it is back in ours, with its data."""
+    """Here the broker obeys control requests, whatever they order. Its state may become absurd, but it lives, and
+    after a restart it is back in the cluster with its data."""
     before = scrape(cluster)
     port = cluster.internal_port(1)
     fuzz(cluster, port, "INTERNAL", frames_each(scaled), epoch=2**31 - 1, creates_topic=False)

@@ -1,9 +1,9 @@
-"""Kill points: the controller is killed, or loses its session, before and after every write of each operation; the next
-one finishes, and the tree is the clean run's.
+"""The controller is killed, or loses its session, before and after every write of each operation. The next controller
+finishes, and the tree equals that of a clean run.
 
-Equal are: which znodes there are, every assignment with what is being added and removed, every configuration and
-marker, leader and ISR of every partition. Who is controller, and its epoch, is somebody else; leader epochs may be
-larger by as much as `EPOCHS_MORE_MAX` says and why. The table of operations, writes and cuts is printed (`pytest -s`).
+Equal are the set of znodes, every assignment with its adding and removing replicas, every configuration and marker, and
+the leader and ISR of every partition. The controller and its epoch differ; leader epochs may be larger by
+`EPOCHS_MORE_MAX`, which says why. The table of operations, writes and cuts is printed (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ async def half_reassigned(world: World) -> None:
 async def cancel(world: World) -> None:
     results = await world.ask(lambda controller: controller.alter_partition_reassignments(dict.fromkeys(MOVES)))
     for error in results.values():
-        # One that was cancelled by the controller before is not on the move any more.
+        # A move that the controller cancelled before it died is not running any more.
         assert error is None or error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    world.lagging.clear()  # whoever still follows for nobody would join the ISR now
+    world.lagging.clear()  # a follower of a cancelled move would join the ISR now
 
 
 async def led_by_others(world: World) -> None:
-    """Broker 1 was away: it leads nothing."""
+    """Broker 1 was away, so it leads nothing."""
     await topic(world)
     await world.brokers[1].stop()
     await world.settled()
@@ -97,7 +97,7 @@ async def elect_by_znode(world: World) -> None:
 
 
 async def shut_down(world: World) -> None:
-    """As a broker does: it asks until it leads nothing, then goes."""
+    """Like a broker: ask until it leads nothing, then stop."""
     broker = world.brokers[1]
     while await world.ask(lambda controller: controller.controlled_shutdown(broker.id, broker.epoch)):
         pass
@@ -122,21 +122,22 @@ OPERATIONS = [
 ]
 
 EPOCHS_MORE_MAX = {
-    # The next controller takes a dead broker out of the ISR first and elects then: two epochs where its predecessor,
-    # who saw it die, needed one (reference: fail-over and failure procedure).
+    # The next controller first removes a dead broker from the ISR and then elects: two epochs. Its predecessor, which
+    # saw the broker die, needed one (KafkaController.onControllerFailover, onBrokerFailure).
     "controlled shutdown": 1,
     "broker failure": 1,
-    # It tells the brokers of a move once more under a new epoch, not knowing what they have heard; and so does the
-    # client, who asks again because nobody answered.
+    # It sends a move to the brokers again with a new epoch, because it does not know what they received. The client
+    # also asks again, because it got no answer.
     "reassignment by call": 2,
     "reassignment by znode": 1,
     "cancel": 2,
 }
-"""By how much leader epochs may be larger than in the clean run; 0 for all others, and never smaller."""
+"""By how much leader epochs may exceed those of the clean run. 0 for all other operations, and never smaller."""
 
 MAY_LEAVE_BEHIND = {"reassignment by call", "reassignment by znode", "cancel"}
-"""A replica that moved away is deleted by a StopReplica whose answer nobody awaits, as in Kafka. Killed between sending
-it and its arrival, the controller takes with it the only order to delete: files stay that ZooKeeper does not know."""
+"""A replica that moved away is deleted by a StopReplica whose answer the controller does not await, as in Kafka. If the
+controller is killed before the request arrives, the only order to delete is lost, and files stay that ZooKeeper does
+not know."""
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +166,7 @@ def table() -> Iterator[list[Row]]:
 def test_the_next_controller_finishes(
     operation: Operation, table: list[Row], scaled: Callable[[int, int], int]
 ) -> None:
-    """Expired with another controller beside it only in `make soak`: it is the same for the one that follows."""
+    """The expiry with another controller beside it runs only in `make soak`: for the next controller it is the same."""
     ways = [Way.KILLED, Way.EXPIRED] + ([Way.EXPIRED_BESIDE] if scaled(0, 1) else [])
     cuts, left_behind, wrong = Counter[Way](), 0, list[str]()
     writes = 0
@@ -196,7 +197,7 @@ def _outcome(operation: Operation, cut: Cut, clean: Run) -> tuple[list[str], lis
 
 
 def differences(clean: Tree, found: Tree, epochs_more_max: int) -> list[str]:
-    """Leader, ISR, assignment with what is being added and removed, configuration, markers, every other node."""
+    """Leader, ISR, assignment with adding and removing replicas, configuration, markers, every other znode."""
     told = [f"{path} is in one of them" for path in sorted(clean.paths ^ found.paths)]
     told += [
         f"{path}: {clean.data[path]!r} or {found.data[path]!r}"
@@ -213,6 +214,6 @@ def differences(clean: Tree, found: Tree, epochs_more_max: int) -> list[str]:
 
 
 def test_an_equal_run_is_equal_to_the_byte() -> None:
-    """Else the n-th write of one run would not be the n-th of the other."""
+    """Otherwise the n-th write of one run would not be the n-th write of another."""
     operation = next(o for o in OPERATIONS if o.name == "reassignment by znode")
     assert run(operation, Way.KILLED) == run(operation, Way.KILLED)

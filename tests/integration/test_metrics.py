@@ -1,5 +1,5 @@
-"""/metrics of real brokers: Prometheus can read it, and every metric of the controller is there, also on those that do
-not lead, where it is zero."""
+"""/metrics of real brokers: Prometheus can read it, and every broker has every metric of the controller, zero on
+brokers that are not the controller."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_brokers_tell_of_their_replicas_and_of_the_process(cluster: KlammCluster
 
 
 def test_a_stopped_follower_is_seen_in_the_gauges(cluster: KlammCluster) -> None:
-    """Kept in step with each change of role and ISR, not by looking at every partition when somebody asks."""
+    """Kept up to date with each change of role and ISR, instead of a scan of all partitions per scrape."""
     victim, other = (broker for broker in sorted(cluster.broker_ids, key=lambda b: b == cluster.controller))
     cluster.stop(victim)
     wanted = {"leadercount": 6.0, "underreplicatedpartitions": 6.0, "atminisrpartitioncount": 6.0}

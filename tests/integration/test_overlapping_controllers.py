@@ -1,16 +1,16 @@
-"""Two controllers at once, in real processes: what the old one still wants to say is obeyed by nobody.
+"""Two controllers at once, in real processes: no broker obeys the old one.
 
 A dedicated klamm controller leads a klamm broker and an Apache Kafka 2.5.1 broker through relays. An operator marks
-topics for deletion, one by one, while the network holds back the first StopReplica that deletes: more than a hundred
-requests queue up behind it. Then the controller is stopped by SIGSTOP, the operator takes the deletions back, the
-session ends, another controller is elected and heard. Then the old one continues.
+topics for deletion, one by one, while the network holds back the first StopReplica that deletes, so that more than a
+hundred requests queue up behind it. Then SIGSTOP stops the controller, the operator cancels the deletions, the session
+ends, and another controller is elected and obeyed. Then the old one continues.
 
-- *By time*: the session expires by its timeout. The old controller knows by its own clock that it may be none any more
-  (design D1), and drops its queue. What was in the network already is refused.
-- *Unnoticed*: the session is ended early, and ZooKeeper's word of it does not reach the old controller, which therefore
-  sends its whole queue: each request is refused.
+- *By time*: the session expires by its timeout. The old controller knows from its own clock that it may no longer be
+  the controller (design D1) and drops its queue. Brokers refuse what was already in the network.
+- *Unnoticed*: the session is ended early, and the news does not reach the old controller. It sends its whole queue, and
+  brokers refuse each request.
 
-Either way every topic lives on with every record, and no file was touched.
+In both cases every topic survives with every record, and no file is touched.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RECORDS = 10
 QUEUED_LEAST = 100
 SESSION_TIMEOUT_MS = 6_000
 LONG_SESSION_TIMEOUT_MS = 120_000
-"""So long that after a short stop the old controller has no reason to doubt itself."""
+"""So long that after a short stop the old controller has no reason to doubt its session."""
 
 
 class Overlap:
@@ -67,7 +67,7 @@ class Overlap:
         )
         self.zk: ZooKeeperClient
         self.way_to_zookeeper: Relay
-        """The old controller's."""
+        """Between the old controller and ZooKeeper."""
         self.relays: dict[int, ControlRelay] = {}
         self.brokers: dict[int, BrokerProcess] = {}
         self.old: BrokerProcess
@@ -80,13 +80,13 @@ class Overlap:
             await stack.enter_async_context(self.server.running())
             self.zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(2), self.server.address, 10_000)
             await stack.enter_async_context(self.zk.running())
-            for candidate in (OLD, NEXT):  # who stands at once, and takes over if the JVM broker was faster
+            for candidate in (OLD, NEXT):  # it stands at once, and takes over if the JVM broker was faster
                 await self.zk.ensure_path(candidates.path(BrokerId(candidate)))
             self.way_to_zookeeper = await stack.enter_async_context(Relay(self.server.port).running())
             self._metrics_port = reserve_port()
             old: dict[str, str | int] = {
                 "zookeeper.session.timeout.ms": session_timeout_ms,
-                "request.timeout.ms": 240_000,  # it shall wait for what is held back, not ask again
+                "request.timeout.ms": 240_000,  # it must wait for the request that is held back, not send it again
                 "klamm.http.listener": f"{HOST}:{self._metrics_port}",
             }
             self.old = self._controller(OLD, f"{HOST}:{self.way_to_zookeeper.port}", old)
@@ -121,7 +121,7 @@ class Overlap:
         self._stack.push_async_callback(process.kill)
         await process.start()
 
-    # --- what one sees ---
+    # --- inspection ---
 
     def _is_controller(self, number: int) -> Callable[[], Awaitable[bool]]:
         async def check() -> bool:
@@ -139,7 +139,7 @@ class Overlap:
         return True
 
     async def queued(self) -> int:
-        """Of the old controller, by its own metrics."""
+        """Requests in the queue of the old controller, by its own metrics."""
         url = f"http://{HOST}:{self._metrics_port}/metrics"
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
         found = re.search(r"(?im)^[^#\n]*total_?queue_?size\S* ([\d.e+]+)$", text)
@@ -147,7 +147,7 @@ class Overlap:
         return int(float(found[1]))
 
     def requests(self) -> list[ControlRequest]:
-        """Of the old controller, as they came to the relays."""
+        """Requests of the old controller that reached the relays."""
         return [r for relay in self.relays.values() for r in relay.requests if r.sender == str(OLD)]
 
     async def old_has_resigned(self) -> bool:
@@ -163,7 +163,7 @@ class Overlap:
         return len(re.findall(told, jvm.state_change_log()))
 
     def files(self) -> dict[str, bytes]:
-        """Content of every segment of the topics, and the names of all their directories, on both brokers."""
+        """The content of all segments of the topics and the names of their directories, on both brokers."""
         found: dict[str, bytes] = {}
         for number, broker in self.brokers.items():
             for directory in sorted(broker.data_directory.glob("kept-*")):
@@ -172,7 +172,7 @@ class Overlap:
                     found[f"{number}/{directory.name}/{segment.name}"] = segment.read_bytes()
         return found
 
-    # --- what one does ---
+    # --- actions ---
 
     async def create_topics(self) -> None:
         for number, topic in enumerate(TOPICS):
@@ -193,7 +193,7 @@ class Overlap:
         assert not failed, failed[:3]
 
     async def delete_topics_into_the_queue(self) -> int:
-        """Until so many requests wait; one by one, because deletions asked for together are told together."""
+        """Delete topics until so many requests wait; one by one, because deletions at once would share a request."""
         for relay in self.relays.values():
             relay.arm(str(OLD))
         for topic in TOPICS:
@@ -216,7 +216,7 @@ class Overlap:
             await self.zk.delete(delete_topics.path(topic))
 
     async def wait_for_the_next(self) -> None:
-        """Elected, and both brokers have obeyed it."""
+        """Wait until it is elected and both brokers have obeyed it."""
         await eventually("the next controller", self._is_controller(NEXT))
 
         async def heard() -> bool:

@@ -1,8 +1,8 @@
-"""What is compared between the two sides, made comparable: znodes, and what each broker heard about each partition.
+"""Makes both sides comparable: their znodes, and what each broker was sent about each partition.
 
-Timestamps, session ids, ports and zxids aside, everything must be equal. A broker's control requests are taken apart
-into one stream per partition, in the order of arrival; how partitions are batched into requests is free. What a side
-has that the other lacks is a `Difference`.
+Everything must be equal except timestamps, session ids, ports and zxids. Control requests to a broker are split into
+one stream per partition, in the order of arrival; how partitions are batched into requests does not matter. What one
+side has and the other lacks is a `Difference`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .differential_sides import Tree, document
 
 SideName = Literal["klamm", "kafka"]
 Stream = tuple[int, str]
-"""Broker and partition; the partition is empty for an UpdateMetadata that tells of the live brokers only."""
+"""Broker and partition. The partition is empty for an UpdateMetadata that has only live brokers."""
 
 
 class Told(NamedTuple):
@@ -47,17 +47,17 @@ class Difference(NamedTuple):
     step: str
     where: str
     side: SideName
-    """Which side has it."""
+    """The side that has it."""
     what: Any
-    """A `Told` where requests differ, else the content of a znode, or an answer."""
+    """A `Told` for a request, else the content of a znode or an answer."""
     broker: int | None = None
-    """Who was told."""
+    """The broker that received it."""
     before: tuple[Told, ...] = ()
-    """All that the side had told the same broker about the same partition until then."""
+    """Everything that the side had sent to this broker about this partition before."""
     after: tuple[Told, ...] = ()
-    """What it told it in the same step afterwards."""
+    """What it sent in the same step afterwards."""
     other_side: tuple[Told, ...] = ()
-    """What the other side told in the same step."""
+    """What the other side sent in the same step."""
 
     def __str__(self) -> str:
         return f"[{self.step}] {self.where}: only {self.side}: {self.what}"
@@ -117,7 +117,7 @@ def _moving(state: Any, leaders: set[int]) -> tuple[tuple[str, Any], ...]:
 
 
 class Streams:
-    """One side's, from the beginning, with a mark at the start of the step that is compared."""
+    """The requests of one side from the start, with a mark where the current step starts."""
 
     def __init__(self) -> None:
         self.told: dict[Stream, list[Told]] = {}
@@ -128,7 +128,7 @@ class Streams:
         self._marks = {stream: len(told) for stream, told in self.told.items()}
 
     def take(self, stubs: Mapping[int, RecordingBroker]) -> None:
-        """What the stubs got since the last time."""
+        """The requests that the stubs received since the last call."""
         for number, stub in stubs.items():
             fresh = stub.requests[self._taken.get(number, 0) :]
             self._taken[number] = len(stub.requests)
@@ -139,7 +139,7 @@ class Streams:
         return self.told.get(stream, [])[self._marks.get(stream, 0) :]
 
     def before(self, stream: Stream, number: int) -> tuple[Told, ...]:
-        """All before the `number`th fresh one."""
+        """Everything before the `number`th fresh request."""
         return tuple(self.told.get(stream, [])[: self._marks.get(stream, 0) + number])
 
     def count(self) -> int:
@@ -147,7 +147,7 @@ class Streams:
 
 
 def unlike(step: str, klamm: Streams, kafka: Streams) -> list[Difference]:
-    """Both sides of each stream aligned; what is left over on either."""
+    """Align both sides of each stream, and yield what is left over on either side."""
     found: list[Difference] = []
     for stream in sorted(klamm.told.keys() | kafka.told.keys()):
         ours, theirs = klamm.fresh(stream), kafka.fresh(stream)
@@ -179,7 +179,7 @@ def _difference(
 
 
 def packed_again(received: Received) -> bytes:
-    """What our own encoders make of the content that was received."""
+    """The bytes that klamm's encoders produce for the content that was received."""
     request = decode_request(received.api_key, received.version, received.body)
     sender = (BrokerId(request.controller_id), request.controller_epoch, request.broker_epoch)
     if received.api_key is ApiKey.LEADER_AND_ISR:
@@ -221,8 +221,8 @@ def _endpoint(endpoint: Any) -> Endpoint:
 
 
 def comparable(tree: Tree) -> dict[str, Any]:
-    """Content, whether it is ephemeral, and the data version where it travels or fences. What a document says of its
-    own form is an entry of its own: the content must be equal whatever the form."""
+    """Content, whether it is ephemeral, and the data version where it is sent or fences. The version of a document's
+    format is a separate entry: the content must be equal whatever the format."""
     found: dict[str, Any] = {}
     for path, node in tree.items():
         data = document(node)
@@ -238,7 +238,7 @@ def comparable(tree: Tree) -> dict[str, Any]:
 
 
 _FREE = {"/brokers/ids": {"timestamp", "port"}, "/controller": {"timestamp"}, "/cluster": {"id"}}
-"""Of a znode, or of all children of one."""
+"""Fields that may differ, in one znode or in all children of one."""
 
 
 def unlike_znodes(step: str, klamm: Mapping[str, Any], kafka: Mapping[str, Any]) -> list[Difference]:

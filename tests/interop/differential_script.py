@@ -1,6 +1,6 @@
-"""The script of the differential test: what happens to both clusters, in this order, one step after the other.
+"""The script of the differential test: what happens to both clusters, one step after the other.
 
-Brokers 1 to 4 are stubs. A step is one stimulus; the next one comes when both controllers have come to rest.
+Brokers 1 to 4 are stubs. A step is one stimulus; the next one comes when both controllers are idle.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ SCRIPT = [
     Step("a log directory of broker 2 fails", lambda s: s.log_directory_fails(2, "u-0", "a-4")),
     Step("preferred election of an offline replica", lambda s: s.elect("a-4")),
     Step("broker 2 restarts with a new directory", lambda s: s.log_directory_repaired(2)),
-    # --- the office
+    # --- the controller
     Step("re-election", lambda s: s.delete("/controller")),
     Step("broker 2 dies under the new term", lambda s: s.stubs[2].leave()),
     Step("re-election with a dead broker", lambda s: s.delete("/controller")),
@@ -120,7 +120,7 @@ SCRIPT = [
     Step("preferred election of all", lambda s: s.elect()),
     Step("unclean election of all", lambda s: s.elect(unclean=True)),
     Step(UNKNOWN_BROKER, lambda s: s.controlled_shutdown(7)),
-    # --- reassignments that meet failures
+    # --- reassignments during failures
     Step("reassignment towards 2, 4, 1", lambda s: s.reassign({"k-0": [2, 4, 1]})),
     Step("the added replica joins the ISR", lambda s: s.change_isr("k-0", [1, 2])),
     Step("the leader dies, the added one leads", lambda s: s.stubs[1].leave()),
@@ -130,7 +130,7 @@ SCRIPT = [
     Step("reassignment of another", lambda s: s.reassign({"k-1": [1, 2]})),
     Step("re-election in the middle of it", lambda s: s.delete("/controller")),
     Step("it is done under the new term", lambda s: s.change_isr("k-1", [2, 1])),
-    # --- oddities
+    # --- odd input
     Step(REMOVED, lambda s: s.remove_behind_its_back("f")),
     Step("junk asks for a reassignment", lambda s: s.write(REASSIGN, "no json")),
     Step("the junk is removed", lambda s: s.delete(REASSIGN)),

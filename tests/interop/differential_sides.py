@@ -1,8 +1,8 @@
-"""One side of the differential test: a controller process under test, recording stub brokers, and what a script does.
+"""One side of the differential test: a controller process, recording stub brokers, and the actions of a script.
 
-Both sides share one ZooKeeper, each below a chroot of its own, and have the same broker ids. The controller is broker
-100, a dedicated one without replicas. `Side` has the verbs of the script; each of them does what a broker, a tool or an
-operator does, and returns what the controller answered, if anything.
+Both sides share one ZooKeeper, each below its own chroot, and have the same broker ids. The controller is broker 100, a
+dedicated one without replicas. Each method of `Side` that a script calls does what a broker, a tool or an operator
+does, and returns the controller's answer, if there is one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Tree = dict[str, Node]
 
 
 def name(partition: str) -> TopicPartition:
-    """`orders-0` as a script writes it."""
+    """`orders-0`, as a script writes it."""
     topic_name, _, index = partition.rpartition("-")
     return TopicPartition(topic_name, int(index))
 
@@ -85,7 +85,7 @@ class Side:
             await stack.enter_async_context(self.controller.running())
             yield self
 
-    # --- what one sees
+    # --- inspection
 
     async def tree(self) -> Tree:
         """Every znode below the chroot, with data and Stat."""
@@ -103,7 +103,7 @@ class Side:
         return nodes
 
     async def settled(self) -> None:
-        """The controller has gone through its queue, and for a while nothing was heard from it or written."""
+        """Wait until the controller has emptied its queue, and for a while neither sends nor writes anything."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         seen: object = None
         since = time.monotonic()
@@ -119,7 +119,7 @@ class Side:
     # --- topics
 
     async def create_topics(self, topics: Mapping[str, Sequence[Replicas]], overrides: Mapping[str, str]) -> None:
-        """As Kafka's admin client for ZooKeeper does, but all in one transaction: one event for the controller."""
+        """Like Kafka's admin client for ZooKeeper, but in one transaction, so that the controller sees one event."""
         ops: list[Op] = [Create(config.topic_path(t), config.encode(overrides)) for t in topics]
         await self._all([*ops, *(Create(topic.path(t), _assignments(dict(enumerate(r)))) for t, r in topics.items())])
 
@@ -141,10 +141,10 @@ class Side:
         changed = config_change.encode(f"{config.TOPICS}/{topic_name}")
         await self.zk.create(config_change.PREFIX, changed, CreateMode.PERSISTENT_SEQUENTIAL)
 
-    # --- what leaders and brokers do
+    # --- actions of leaders and brokers
 
     async def change_isr(self, partition: str, isr: Replicas, notify: bool = True) -> str:
-        """A leader's write: same leader, same epochs."""
+        """An ISR write of a leader: same leader, same epochs."""
         path = partition_state.path(name(partition))
         try:
             node = await self.zk.get(path)
@@ -169,7 +169,7 @@ class Side:
         await self._all([Delete(broker_id.path(BrokerId(broker))) for broker in brokers])
 
     async def return_together(self, *brokers: int) -> None:
-        """In one transaction, hence of one session: the script's."""
+        """Register several brokers in one transaction, and therefore in one session: the script's."""
         ops: list[Op] = []
         for broker in brokers:
             path = broker_id.path(BrokerId(broker))
@@ -183,13 +183,13 @@ class Side:
         await self.stubs[broker].bounce()
 
     async def controlled_shutdown(self, broker: int, epochs_ago: int = 0) -> object:
-        """`epochs_ago`: asked with an epoch before the current one."""
+        """With `epochs_ago`, ask with an earlier broker epoch."""
         epoch = self.stubs[broker].epoch - epochs_ago if broker in self.stubs else 1
         asked = request_class(ApiKey.CONTROLLED_SHUTDOWN)(broker_id=broker, broker_epoch=epoch)
         answer = await self._ask(ApiKey.CONTROLLED_SHUTDOWN, 3, asked)
         return answer.error_code, sorted((p.topic_name, p.partition_index) for p in answer.remaining_partitions)
 
-    # --- what operators ask for
+    # --- requests of operators
 
     async def prefer_by_znode(self, *partitions: str) -> None:
         data = preferred_replica_election.encode([name(p) for p in partitions])
@@ -240,7 +240,7 @@ class Side:
         return {"error": answer.error_code, "moving": dict(sorted(moving.items()))}
 
     async def write(self, path: str, data: str) -> None:
-        """Anything, anywhere: an operator with a ZooKeeper shell."""
+        """Write any znode, like an operator with a ZooKeeper shell."""
         mode = CreateMode.PERSISTENT_SEQUENTIAL if path.endswith("_") else CreateMode.PERSISTENT
         await self.zk.create(path, data.encode(), mode)
 
@@ -254,7 +254,7 @@ class Side:
         return results
 
     async def _ask(self, api_key: ApiKey, version: int, request: Any) -> Any:
-        """On the inter-broker listener, where a controller obeys both brokers and operators."""
+        """Ask on the inter-broker listener, where a controller accepts requests of brokers and operators."""
         path = broker_id.path(BrokerId(CONTROLLER))
         endpoint = broker_id.decode(path, (await self.zk.get(path)).data).endpoint(LISTENER)
         assert isinstance(endpoint, Endpoint)
@@ -283,7 +283,7 @@ def _by_topic(partitions: Sequence[str]) -> dict[str, list[int]]:
 
 
 def document(node: Node) -> Any:
-    """Parsed where it is JSON: a hash map orders keys as it likes."""
+    """JSON is parsed, because a hash map has its own order of keys."""
     try:
         return orjson.loads(node.data or b"null")
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Apache Kafka's own administration tools on three klamm brokers: they decide whether the answers are right."""
+"""Apache Kafka's own administration tools on three klamm brokers: they show whether the answers are right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
     bootstrap = ("--bootstrap-server", cluster.bootstrap)
     cluster.create_topic("moving", partitions=2, replication_factor=2)
 
-    # 3.9.1 asks the controller: AlterPartitionReassignments, then ListPartitionReassignments until it is done.
+    # 3.9.1 sends AlterPartitionReassignments to the controller, then ListPartitionReassignments until it is done.
     tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
     wanted = [[three, one], [one, two]]
     file = plan(tmp_path / "first.json", "moving", wanted)
@@ -48,7 +48,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
     assert done.output.count("is completed") == 2, done.output + done.errors
     assert replicas_of(cluster, "moving") == wanted
 
-    # 2.5.1 writes the znode, and reads it and the topic's.
+    # 2.5.1 writes the znode, then reads it and the topic's znode.
     tool = "kafka.admin.ReassignPartitionsCommand"
     wanted = [[two, three], [three, one]]
     file = plan(tmp_path / "second.json", "moving", wanted)
@@ -59,7 +59,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
     assert done.output.count("completed successfully") == 2, done.output + done.errors
     assert replicas_of(cluster, "moving") == wanted
 
-    # Nobody moved the leadership of a partition whose leader stayed: the tool does.
+    # Leadership stays where a leader remained assigned, until the tool moves it.
     elected = await run_tool(
         OLD,
         "kafka.admin.LeaderElectionCommand",

@@ -1,9 +1,9 @@
-"""klamm's controller beside Apache Kafka's: one script on two clusters, and after each step everything is equal.
+"""klamm's controller beside Apache Kafka's: one script on two clusters, which must be equal after each step.
 
-Equal are the znodes, leader epochs and data versions included, what every broker was told about every partition, in
-order, and what the controllers answered. What stays different is `DIFFERENCES`: a row that is used by nothing, and a
-difference without a row, fail the test. Every request that Kafka's controller sent is also packed again by our own
-encoders: the same bytes.
+Compared are the znodes with leader epochs and data versions, everything that each broker was sent about each partition,
+in order, and the answers of the controllers. `DIFFERENCES` lists the differences that are allowed. A row that nothing
+uses, and a difference without a row, fail the test. klamm's own encoders also encode every request of Kafka's
+controller again: the bytes must be the same.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .differential_sides import CONTROLLER, Side
 
 SETTINGS: dict[str, str | int] = {
     "inter.broker.protocol.version": "2.5",
-    "auto.leader.rebalance.enable": "false",  # comes by a timer, thus in the middle of some step
+    "auto.leader.rebalance.enable": "false",  # runs by a timer, so it would fall into some step
 }
 OLD, NEW = "2.5.1", "3.9.1"
 SECOND_LOOK_SECONDS = 2.0
 
 
 DURING_DELETE = -2
-"""The leader of a partition whose topic is being deleted, or gone."""
+"""The leader of a partition whose topic is being deleted or is gone."""
 
 
 class Row(NamedTuple):
@@ -50,7 +50,7 @@ def _told(difference: Difference, side: SideName, api: str) -> Told | None:
 
 
 def _around(difference: Difference, api: str) -> list[Told]:
-    """The nearest before and after it of the same kind. In a row of equal ones it is chance which is left over."""
+    """The nearest requests of the same kind before and after it. Among equal ones it is chance which is left over."""
     sides = reversed(difference.before), difference.after
     return [told for side in sides if (told := next((t for t in side if t.api == api), None)) is not None]
 
@@ -64,7 +64,7 @@ def _known_epoch(difference: Difference) -> bool:
 
 
 def _new_or_not(difference: Difference) -> bool:
-    """Of a replica that is being added: said by both sides but for `new`, or by Kafka as of one that is there."""
+    """About a replica that is being added: both sides send it, except for `new`, or Kafka sends it as existing."""
     told = difference.what
     if not isinstance(told, Told) or told.api != "LeaderAndIsr" or difference.broker not in told.said("adding"):
         return False
@@ -164,7 +164,7 @@ class Comparison:
         answers = await asyncio.gather(step.run(self.klamm), step.run(self.kafka))
         found, znodes = await self._differences(step.name, *answers)
         if not all(map(self._row, found)):
-            await asyncio.sleep(SECOND_LOOK_SECONDS)  # a busy machine may have hidden that one of them is not done
+            await asyncio.sleep(SECOND_LOOK_SECONDS)  # on a busy machine one of them may not be done
             found, znodes = await self._differences(step.name, *answers)
         self.used.update(row.name for row in map(self._row, found) if row is not None)
         left = [difference for difference in found if self._row(difference) is None]
@@ -213,7 +213,7 @@ async def test_one_script_two_controllers(
 
 
 async def compared(version: str, path: Path, zookeeper: str) -> tuple[Comparison, list[Received]]:
-    """The whole script; also all that Kafka's controller sent."""
+    """The whole script, including everything that Kafka's controller sent."""
     ours: dict[str, str | int] = {**SETTINGS, "klamm.controller.only": "true"}
     klamm = KlammBroker(CONTROLLER, f"{zookeeper}/klamm", path / "klamm", ours)
     kafka = ApacheKafkaBroker(version, CONTROLLER, f"{zookeeper}/kafka", path / "kafka", properties=SETTINGS)

@@ -113,14 +113,16 @@ sys.stdin.read()
 
 
 async def test_a_server_outlives_the_thread_that_asked_for_it_but_not_its_killed_owner(tmp_path: Path) -> None:
-    owner = subprocess.Popen(  # noqa: ASYNC220  a fork, which blocks nobody here
+    owner = subprocess.Popen(  # noqa: ASYNC220  a short fork
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert owner.stdin is not None and owner.stdout is not None
     with owner.stdin, owner.stdout:
         pid, port = map(int, owner.stdout.readline().split())
         pidfd = os.pidfd_open(pid)
-        assert "Mode: standalone" in await four_letter_word("srvr", port)  # the asking thread has ended, it has not
+        assert "Mode: standalone" in await four_letter_word(
+            "srvr", port
+        )  # the thread that asked has ended, the process has not
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         ended = asyncio.Event()

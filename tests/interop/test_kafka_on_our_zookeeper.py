@@ -1,6 +1,6 @@
-"""Apache Kafka's brokers on our ZooKeeper server: they register, elect a controller, create a topic, lose a broker.
+"""Apache Kafka's brokers on klamm's ZooKeeper server: they register, elect a controller, create a topic, lose a broker.
 
-All of it is done by Kafka's own ZooKeeper client and controller; our server is the only part that is not theirs.
+Kafka's own ZooKeeper client and controller do all of it; only the server is klamm's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def controller(zk: ZooKeeperClient) -> int | None:
 
 
 async def topic_life_on(version: str, path: Path) -> None:
-    """A topic over two brokers; the controller is killed: the other takes its office and its partitions; it returns."""
+    """The controller of two brokers is killed; the other takes over as controller and leader; the first returns."""
     ours = MemoryZooKeeper(AsyncioNetwork(), SystemClock(), Random(1), journal=FileJournal(path / "zookeeper"))
     async with ours.running():
         zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), ours.address, 10_000)
@@ -66,7 +66,7 @@ async def topic_life_on(version: str, path: Path) -> None:
             async def moved() -> bool:
                 return await controller(zk) == other and await led_by([other] * PARTITIONS, [other])
 
-            await eventually("the office and all partitions at the other broker", moved)
+            await eventually("the other broker as controller and leader", moved)
             assert await zk.children("/brokers/ids") == [str(other)]
             await cluster[killed].start()
             await eventually("the killed broker back in sync", lambda: led_by([other] * PARTITIONS, [1, 2]))

@@ -1,4 +1,5 @@
-"""Topic to Delta table with the driver killed by `kill -9` in mid-stream: the audit is clean, and finds planted faults.
+"""A topic is ingested into a Delta table while the driver is killed by `kill -9`; the audit is clean and finds planted
+faults.
 
 `KLAMM_SCALE=full` takes 200,000 records, and Apache Kafka besides klamm. `KLAMM_TEST_BOOTSTRAP` names a running cluster
 to use instead.
@@ -79,14 +80,14 @@ def lake_command(*arguments: str | Path) -> list[str]:
 
 @contextmanager
 def lake_process(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process group of its own, which does not outlive the block."""
+    """Run the command in its own process group, which ends with the block."""
     process = subprocess.Popen(
         lake_command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # the first compiler alone: these runs are short
+        # only the first compiler, because these runs are short
         env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
     )
     try:
@@ -100,7 +101,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it has ended by itself, and its JVM with it
+        pass  # it has already ended, and its JVM with it
 
 
 def run_lake(*arguments: str | Path) -> tuple[int, dict[str, object], str]:
@@ -116,12 +117,12 @@ def wait_for_commit(process: subprocess.Popen[str], log: DeltaLog, seq: int) -> 
         if state is not None and state.seq >= seq:
             return
         assert process.poll() is None, process.communicate()
-        time.sleep(0.01)  # a file appears: there is no event to await
+        time.sleep(0.01)  # a file has no event to await
     raise AssertionError(f"no commit {seq} within {WAIT_SECONDS} s")
 
 
 def offsets_by_deltalake(table: Path) -> Counter[tuple[int, int]]:
-    """The independent reader: how often each (partition, offset) is in the table."""
+    """An independent reader: how often each (partition, offset) is in the table."""
     rows = DeltaTable(str(table)).to_pyarrow_table(columns=["partition", "offset"])
     return Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
@@ -132,7 +133,7 @@ def plant_gap_and_duplicate(table: Path) -> None:
     write_deltalake(str(table), pyarrow.table(rows), mode="append")
 
 
-@pytest.mark.timeout(900)  # four starts of Spark
+@pytest.mark.timeout(900)  # Spark starts four times
 def test_a_killed_ingest_resumes_exactly_once_and_the_audit_proves_it(
     bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_killed_ingest_resumes_exactly_once_and_the_audit_proves_it(
 
 
 def test_an_older_writer_cannot_add_a_row_once_the_table_is_claimed(tmp_path: Path) -> None:
-    """Both joints by themselves: the stale transaction version that Delta skips, and the read-back that notices."""
+    """Both safeguards alone: Delta skips a stale transaction version, and the read-back notices it."""
     options = IngestOptions("127.0.0.1:9", ["t"], tmp_path, None, "local[1]", 1000, "main")
     with spark_session("local[1]", "fencing") as spark:
         rows = spark.sql(

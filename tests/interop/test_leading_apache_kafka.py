@@ -1,7 +1,7 @@
-"""A dedicated klamm controller leads three Apache Kafka brokers through every duty it has, driven by Kafka's own tools.
+"""A dedicated klamm controller leads three Apache Kafka brokers through all its duties, driven by Kafka's own tools.
 
-The controller is a klamm process without replicas. It starts first, so it holds the office before a JVM broker stands
-for it, and keeps it until the last duty, which is to give it away and to take it back. Kafka's tools are those of both
+The controller is a klamm process without replicas. It starts first, so it is elected before a JVM broker can stand, and
+stays controller until the last duty, which is to hand over and to take over again. The tools are those of both
 releases: the older ones write znodes, the newer ones ask the controller. `make soak` does the same with brokers of
 3.9.1, and with both releases in one cluster.
 """
@@ -38,21 +38,21 @@ CONTROLLER = 9
 SETTINGS: dict[str, str | int] = {
     "zookeeper.session.timeout.ms": 8000,
     "replica.lag.time.max.ms": 2000,
-    "replica.high.watermark.checkpoint.interval.ms": 500,  # a failed directory is noticed by the next write to it
+    "replica.high.watermark.checkpoint.interval.ms": 500,  # the next write to a failed directory detects the failure
     "log.segment.delete.delay.ms": 500,
     "auto.create.topics.enable": "false",
-    "auto.leader.rebalance.enable": "false",  # comes by a timer, thus in the middle of something
+    "auto.leader.rebalance.enable": "false",  # runs by a timer, so it would come at any time
 }
 
 
 class Led:
-    """Three JVM brokers, our controller, and ZooKeeper's view of both."""
+    """Three JVM brokers, a klamm controller, and their state in ZooKeeper."""
 
     def __init__(self, controller: BrokerProcess, cluster: MixedCluster, zk: ZooKeeperClient, path: Path) -> None:
         self.controller, self.cluster, self.zk, self.path = controller, cluster, zk, path
         self.seen: dict[str, str] = {}
 
-    # --- what one sees
+    # --- inspection
 
     async def document(self, path: str) -> dict[str, Any]:
         (node,) = await self.zk.get_many([path])
@@ -64,7 +64,7 @@ class Led:
         return {**state, "isr": sorted(state.get("isr", ()))}  # a leader writes it in the order of a hash map
 
     async def becomes(self, topic: str, partition: int = 0, **expected: Any) -> dict[str, Any]:
-        """Until the state of the partition is as expected."""
+        """Wait until the state of the partition is as expected."""
         state: dict[str, Any] = {}
 
         async def as_expected() -> bool:
@@ -76,7 +76,7 @@ class Led:
         return state
 
     async def told(self, topic: str, leaders: dict[int, int]) -> None:
-        """Until every JVM broker that lives gives its clients these leaders."""
+        """Wait until every live JVM broker returns these leaders to clients."""
         clients = [AdminClient({"bootstrap.servers": self.cluster[n].address}) for n in self.cluster.alive]
 
         async def by_all() -> bool:
@@ -89,7 +89,7 @@ class Led:
         await eventually(f"leaders {leaders} of {topic} at every broker", by_all)
 
     async def led_by(self, *brokers: int) -> None:
-        """Until one of them is the controller, and every JVM broker says so to its clients."""
+        """Wait until one of them is the controller, and every JVM broker says so to clients."""
         clients = [AdminClient({"bootstrap.servers": self.cluster[n].address}) for n in self.cluster.alive]
 
         async def said_by_all() -> bool:
@@ -99,7 +99,7 @@ class Led:
 
         await eventually(f"a controller among {brokers}", said_by_all)
 
-    # --- what one does
+    # --- actions
 
     async def create(self, topic: str, *replicas: Sequence[int]) -> None:
         assignment = [list(brokers) for brokers in replicas]
@@ -109,15 +109,15 @@ class Led:
             await self.becomes(topic, number, leader=brokers[0], leader_epoch=0, isr=sorted(brokers))
 
     async def create_placed(self, topic: str, partitions: int) -> None:
-        """Where the controller likes."""
+        """The controller chooses the replicas."""
         await self._create(NewTopic(topic, partitions, 3))
 
     async def _create(self, wanted: NewTopic) -> None:
-        client = AdminClient({"bootstrap.servers": self.cluster.bootstrap})  # an old one would ask an old controller
+        client = AdminClient({"bootstrap.servers": self.cluster.bootstrap})  # an old tool would ask an old controller
         await asyncio.to_thread(client.create_topics([wanted], operation_timeout=20)[wanted.topic].result, 30)
 
     async def tool(self, version: str, main_class: str, *arguments: str) -> str:
-        """With the addresses that it takes: ZooKeeper's where the arguments say so, else the brokers'."""
+        """Add the addresses that the tool needs: ZooKeeper's if the arguments say so, else the brokers'."""
         address = () if "--zookeeper" in arguments else ("--bootstrap-server", self.cluster[1].address)
         ran = await run_tool(version, main_class, *address, *arguments, check=False)
         assert ran.code == 0 and "rror" not in ran.errors, f"{main_class} {arguments}:\n{ran.output}{ran.errors}"
@@ -168,7 +168,7 @@ async def led(connect: str, path: Path, versions: Sequence[str]) -> AsyncIterato
         yield Led(controller, cluster, zk, path)
 
 
-# --- the duties: what each does, and what was seen
+# --- the duties: each acts and checks the result
 
 
 async def topics(kafka: Led) -> str:
@@ -234,7 +234,7 @@ async def reassignment(kafka: Led) -> str:
     assert "Successfully started partition reassignment" in started
     await kafka.becomes("moving", leader=2, isr=[2, 3])
     await eventually("the topic on 2 and 3", lambda: _is_on(kafka, "moving", [2, 3]))
-    # The older tool, by znode; so slow that it can be cancelled.
+    # The older tool, by znode, and so slow that it can be cancelled.
     writing, zookeeper = "kafka.admin.ReassignPartitionsCommand", ("--zookeeper", kafka.controller.zookeeper)
     plan = kafka.plan("moving", [1, 2])
     started = await kafka.tool(OLD, writing, *zookeeper, *plan, "--execute", "--throttle", "1000")
@@ -296,7 +296,7 @@ async def preferred_election(kafka: Led) -> str:
 
 
 async def kills_and_unclean_election(kafka: Led) -> str:
-    """2 dies, then 1: what only they held is without leader; 2 comes back without the last records of 1."""
+    """2 dies, then 1: partitions that only they held have no leader. 2 returns without the last records of 1."""
     await kafka.create("load", [2, 1, 3], [1, 3, 2], [3, 2, 1])
     await kafka.create("unclean", [1, 2])
     bootstrap = kafka.cluster.bootstrap
@@ -310,7 +310,7 @@ async def kills_and_unclean_election(kafka: Led) -> str:
         alone = await kafka.becomes("unclean", leader=-1, isr=[1])
         await kafka.cluster[2].start()
         await kafka.becomes("load", 0, leader=3, isr=[2, 3])
-        assert await kafka.state("unclean") == alone  # 2 is not in the ISR: nobody leads
+        assert await kafka.state("unclean") == alone  # 2 is not in the ISR, so there is no leader
         tool, kind = "org.apache.kafka.tools.LeaderElectionCommand", ("--election-type", "unclean")
         arguments = ("--bootstrap-server", kafka.cluster[3].address, "--topic", "unclean", "--partition", "0")
         await run_tool(NEW, tool, *kind, *arguments)
@@ -331,7 +331,7 @@ async def deletion(kafka: Led) -> str:
     await kafka.tool(OLD, "kafka.admin.TopicCommand", "--delete", "--topic", "t")
     paths = ("/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t")
     await eventually("deletion", lambda: _gone(kafka, *paths))
-    assert [_directory(kafka, b, f"t-{p}") for b in (1, 2, 3) for p in range(3)] == [None] * 9  # renamed at least
+    assert [_directory(kafka, b, f"t-{p}") for b in (1, 2, 3) for p in range(3)] == [None] * 9  # at least renamed
     homes = [kafka.cluster[broker].directory for broker in (1, 2, 3)]
 
     async def no_files() -> bool:
@@ -342,7 +342,7 @@ async def deletion(kafka: Led) -> str:
 
 
 async def failed_directory(kafka: Led) -> str:
-    """The directory becomes a file: whoever runs the test, nobody can write into that."""
+    """Replace the directory by a file, into which no user, not even root, can write."""
     names = [f"disk-{partition}" for partition in range(4)]
     await kafka.create("disk", [3, 1], [3, 2], [3, 1], [3, 2])
     await eventually(f"files of {names} at broker 3", lambda: _are_directories(kafka, 3, names))
@@ -368,14 +368,16 @@ async def _no_children(kafka: Led, path: str) -> bool:
 
 
 async def the_office(kafka: Led) -> str:
-    """From klamm to a JVM broker and back: each finds what the other left, and leaves alone what is well."""
+    """From klamm to a JVM broker and back: each continues what the other left, and changes nothing that is right."""
     await kafka.controller.stop()
     await kafka.led_by(1, 2, 3)
     await kafka.create("theirs", [2, 1])
     names = [("load", 0), ("load", 1), ("load", 2), ("unclean", 0), ("theirs", 0)]
     before = [await kafka.state(*name) for name in names]
     await kafka.controller.start()
-    await kafka.zk.ensure_path(candidates.path(BrokerId(CONTROLLER)))  # the operator's word: it takes over by itself
+    await kafka.zk.ensure_path(
+        candidates.path(BrokerId(CONTROLLER))
+    )  # by order of the operator it takes over by itself
     await kafka.led_by(CONTROLLER)
     await kafka.create("ours", [1, 2])
     assert [await kafka.state(*name) for name in names] == before
@@ -415,7 +417,7 @@ async def test_every_duty(
             for name, duty in DUTIES:
                 kafka.seen[name] = await duty(kafka)
             await kafka.led_by(CONTROLLER)
-            assert await _epoch(kafka) == 1  # all the time
+            assert await _epoch(kafka) == 1  # throughout
             kafka.seen["the office"] = await the_office(kafka)
         with capsys.disabled():
             took = asyncio.get_running_loop().time() - began

@@ -1,4 +1,4 @@
-"""Replicas in the directories that an operator wants, by Apache Kafka's own reassignment tool."""
+"""Replicas in the directories that an operator chooses, by Apache Kafka's own reassignment tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIRECTORIES = ("first", "second")
 
 
 def home_of(cluster: KlammCluster, broker: int, partition: str) -> list[str]:
-    """Which of the broker's two directories have it."""
+    """The directories of the broker, out of two, that have the partition."""
     parent = cluster.directory(broker).parent
     return [name for name in DIRECTORIES if (parent / name / partition).is_dir()]
 
@@ -55,14 +55,14 @@ async def test_between_brokers_and_within_one(klamm_cluster: KlammCluster, tmp_p
         assert "failed" not in verified.output, verified.output + verified.errors
         assert "completed successfully" in verified.output, verified.output + verified.errors
 
-    # To another broker, into the directory that was named for it there.
+    # To another broker, into the directory that was chosen there.
     wanted = cluster.directory(target).parent / "second"
     await execute([target], [wanted])
     assert home_of(cluster, target, "t-0") == ["second"]
     (entry,) = cluster.partitions("t")
     assert list(entry.replica_nodes) == [target]
 
-    # Into the other directory of the same broker, and into the one where it is already.
+    # Into the other directory of the same broker, and into the one where it already is.
     for _ in range(2):
         await execute([target], [cluster.directory(target).parent / "first"])
         assert home_of(cluster, target, "t-0") == ["first"]

@@ -1,7 +1,7 @@
-"""Our files in Apache Kafka's hands and theirs in ours: its dump tool, and brokers of both kinds on one data directory.
+"""klamm's log files used by Apache Kafka, and Kafka's by klamm: its dump tool, and both brokers on one data directory.
 
-What a file must carry over is more than records: offset and time indexes, producers' sequences (an idempotent producer
-works on through every change of the broker), leader epochs, checkpoints and the marker of a clean stop.
+Files must carry over more than records: offset and time indexes, sequences of producers (an idempotent producer
+continues through every change of the broker), leader epochs, checkpoints and the marker of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTITIONS = 2
 COMPLAINTS = re.compile(r"isvalid: false|mismatch|out of order|exception|error|not |larger|smaller", re.IGNORECASE)
 RECOVERY = re.compile(r"^.*(?:Recovering unflushed|recovering it|rebuilding).*$", re.MULTILINE)
 DISTRUST = re.compile(r"^.*(?:corrupt|rebuil|do not match|Could not find|Error|Exception).*$", re.MULTILINE)
-"""Either kind says so of files of the other that it cannot use as they are. Both write to one broker.log."""
+"""Lines by which either kind rejects files of the other. Both write to one broker.log."""
 
 
 async def dump(files: list[Path], *options: str) -> str:
@@ -88,7 +88,7 @@ def produce(bootstrap: str, codec: str) -> None:
 async def test_brokers_of_both_kinds_take_turns_on_one_directory(
     zookeeper: EmbeddedZooKeeper, tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
-    """One broker.id, one directory, now klamm, now Apache Kafka; left by SIGTERM and by kill -9; always under load."""
+    """klamm and Apache Kafka in turn on one id and directory, stopped by SIGTERM or kill -9, always under load."""
     connect = zookeeper.connect_string
     klamm = KlammBroker(1, connect, tmp_path / "1", SMALL_SEGMENTS)
     jvm = ApacheKafkaBroker(VERSION, 1, connect, tmp_path / "1", properties=SMALL_SEGMENTS)
@@ -104,7 +104,7 @@ async def test_brokers_of_both_kinds_take_turns_on_one_directory(
                 await acknowledged(history.count + 1500, lambda: history.count)
                 clean = turn % 4 < 2
                 if clean:
-                    assert await now.stop() == (0 if now is klamm else 143)  # a JVM says that it was asked to go
+                    assert await now.stop() == (0 if now is klamm else 143)  # the exit code of a JVM that got SIGTERM
                 else:
                     await now.kill()
                 before, said = contents(tmp_path / "1" / "data"), len(after.log_text())
@@ -153,7 +153,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 async def session_ended(connect: str) -> None:
-    """Of a killed broker: nobody may register under its id before."""
+    """Wait for the end of a killed broker's session, because its id is registered until then."""
     client = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(), connect, 10_000)
     async with client.running(), asyncio.timeout(30):
         while await client.exists("/brokers/ids/1") is not None:
@@ -161,7 +161,7 @@ async def session_ended(connect: str) -> None:
 
 
 def offsets_by_time(bootstrap: str) -> list[object]:
-    """Where the records of 100 moments begin, by the time indexes."""
+    """The offsets of 100 points in time, by the time indexes."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
     places = [TopicPartition("handed", partition) for partition in range(PARTITIONS)]
     try:
@@ -190,7 +190,7 @@ EAGER = {
 
 @pytest.mark.timeout(300)
 async def test_a_log_is_compacted_by_both_kinds_in_turn(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    """What one cleaned the other opens without distrust, reads, and cleans on from the same checkpoint."""
+    """Each opens and reads what the other cleaned, without a complaint, and continues at the same checkpoint."""
     connect, data = zookeeper.connect_string, tmp_path / "1" / "data"
     klamm = KlammBroker(1, connect, tmp_path / "1", EAGER)
     jvm = ApacheKafkaBroker(VERSION, 1, connect, tmp_path / "1", properties=EAGER)
@@ -205,7 +205,7 @@ async def test_a_log_is_compacted_by_both_kinds_in_turn(zookeeper: EmbeddedZooKe
             clean = await cleaned_beyond(data, clean)
             assert await asyncio.to_thread(latest, now.address) == expected
             await now.stop()
-            if now is klamm:  # of its own cleaning Kafka's tool has something to say: times of empty batches
+            if now is klamm:  # Kafka's tool complains about Kafka's own cleaning: timestamps of empty batches
                 text = await dump(sorted(path for path in (data / "compacted-0").iterdir() if is_dumped(path)))
                 assert not COMPLAINTS.search(text), text
             await session_ended(connect)
@@ -230,7 +230,7 @@ def create_compacted_topic(bootstrap: str) -> None:
 
 
 def rewrite(bootstrap: str, turn: int, expected: dict[str, str | None], *, transactional: bool) -> None:
-    """Two hundred keys, some of them deleted; with every codec, and aborted in between where there are transactions."""
+    """Two hundred keys, some deleted, with every codec, and aborted transactions where the client has transactions."""
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         options = {"transactional.id": f"t{turn}-{number}"} if transactional else {"enable.idempotence": True}
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 1, **options})
@@ -252,7 +252,7 @@ def rewrite(bootstrap: str, turn: int, expected: dict[str, str | None], *, trans
 
 
 def latest(bootstrap: str) -> dict[str, str | None]:
-    """Key -> value of the last committed record; offsets must rise."""
+    """Key -> value of the last committed record. Offsets must rise."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,7 +1,7 @@
-"""Two Apache Kafka 2.5.1 brokers and one klamm broker are one cluster, whoever of them is the controller.
+"""Two Apache Kafka 2.5.1 brokers and one klamm broker form one cluster, whichever of them is the controller.
 
-The controller is moved to a chosen broker by pausing the others for the moment of the election: who is asleep cannot
-stand. Replication is checked in the files: a partition's log is the same bytes on every replica, of either kind.
+To move the controller to a chosen broker, the others are paused during the election, so that they cannot stand.
+Replication is checked in the files: the log of a partition has the same bytes on every replica of either kind.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ JVM = (1, 2)
 KLAMM = 3
 ALL = (*JVM, KLAMM)
 ASSIGNMENT = "3:1:2,1:3:2,2:1:3,3:2:1,1:2:3,2:3:1"
-"""Every broker is preferred by two partitions, and followed there by one of either kind."""
+"""Every broker is the preferred leader of two partitions, with followers of either kind."""
 PARTITIONS = 6
 RECORDS_PER_SECOND = 500
 
 
 class Mixed:
-    """The brokers and ZooKeeper's view of them."""
+    """The brokers and their state in ZooKeeper."""
 
     def __init__(self, cluster: MixedCluster, zk: ZooKeeperClient) -> None:
         self.cluster = cluster
@@ -54,7 +54,7 @@ class Mixed:
         return int(json.loads(node.data or b"{}")["brokerid"])
 
     async def move_controller(self, kind: Sequence[int]) -> int:
-        """Make one of these brokers the controller, by an election that only they are awake for."""
+        """Make one of these brokers the controller, by an election during which only they are awake."""
         if (now := await self.controller()) is not None and now in kind:
             return now
         asleep = [self.cluster[broker] for broker in ALL if broker not in kind and self.cluster[broker].alive]
@@ -81,7 +81,7 @@ class Mixed:
         return [state.get("leader", -1) for state in await self.states(topic, partitions)]
 
     async def wait_in_sync(self, topic: str, brokers: Sequence[int] = ALL, partitions: int = PARTITIONS) -> None:
-        """Every partition is led, and its ISR is exactly these."""
+        """Wait until every partition has a leader and exactly this ISR."""
 
         async def in_sync() -> bool:
             return all(
@@ -101,7 +101,7 @@ class Mixed:
         await eventually(f"equal logs of {topic}", equal)
 
     async def wait_deleted(self, topic: str) -> None:
-        """Gone from ZooKeeper, and no broker has a directory of it but one that waits for its removal."""
+        """Wait until it is gone from ZooKeeper, and brokers have at most a directory that is scheduled for removal."""
         nodes = [f"/brokers/topics/{topic}", f"/config/topics/{topic}", f"/admin/delete_topics/{topic}"]
 
         async def gone() -> bool:
@@ -113,7 +113,7 @@ class Mixed:
             assert not [directory for directory in left if not directory.name.endswith("-delete")]
 
     async def wait_directory(self, broker: BrokerProcess, name: str, there: bool) -> None:
-        """StopReplica arrives after ZooKeeper has forgotten the replica."""
+        """StopReplica arrives after the replica has left ZooKeeper."""
 
         async def as_wanted() -> bool:
             return (broker.data_directory / name).exists() == there
@@ -121,7 +121,7 @@ class Mixed:
         await eventually(f"{name} {'there' if there else 'gone'}", as_wanted)
 
     async def create(self, topic: str, assignment: str, **configs: object) -> None:
-        """By Kafka's own tool, which asks the controller of the day."""
+        """Create a topic with Kafka's own tool, which asks the current controller."""
         arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
         for key, value in configs.items():
             arguments += ["--config", f"{key.replace('_', '.')}={value}"]
@@ -151,7 +151,7 @@ def log_bytes(broker: BrokerProcess, topic: str, partition: int) -> bytes:
 
 @asynccontextmanager
 async def mixed(connect: str, path: Path, versions: tuple[str, str] = (VERSION, VERSION)) -> AsyncIterator[Mixed]:
-    """The JVM brokers start first: one of them is the first controller."""
+    """The JVM brokers start first, so that one of them is the first controller."""
     settings: dict[str, str | int] = {"replica.lag.time.max.ms": 5000}
     brokers: list[BrokerProcess] = [
         ApacheKafkaBroker(version, number, connect, path / str(number), properties=settings)
@@ -191,14 +191,14 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         klamm, bootstrap = them.cluster[KLAMM], them.cluster.bootstrap
         assert await them.controller() in JVM
 
-        # It leads and follows as it is told, and both kinds of follower copy the same bytes.
+        # It leads and follows as told, and followers of both kinds copy the same bytes.
         await them.create("both", "3:1:2,1:3:2", min_insync_replicas=2)
         await them.wait_in_sync("both", partitions=2)
         assert await them.leaders("both", 2) == [3, 1]
         await asyncio.to_thread(produce, bootstrap, "both", 2, 200)
         await them.wait_equal_logs("both", 2)
 
-        # SIGTERM: the controller takes the leadership away before the broker goes.
+        # SIGTERM: the controller moves the leadership away before the broker stops.
         started = time.monotonic()
         assert await klamm.stop() == 0
         took = time.monotonic() - started
@@ -210,7 +210,7 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         await them.wait_in_sync("both", partitions=2)
         await them.wait_equal_logs("both", 2)
 
-        # kill -9, with leadership: the tool gives it back what it prefers first.
+        # kill -9 of a leader: then the tool restores its preferred leadership.
         elect = ("--bootstrap-server", bootstrap, "--election-type", "preferred", "--all-topic-partitions")
         await run_tool(VERSION, "kafka.admin.LeaderElectionCommand", *elect)
         assert await them.leaders("both", 2) == [3, 1]
@@ -223,7 +223,7 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
         found = await asyncio.to_thread(read_all, bootstrap, "both", 2)
         assert [[number for _, number in found[p]] for p in range(2)] == [list(range(200)) * 3] * 2
 
-        # It is taken out of a partition and put back into it.
+        # It is removed from a partition and added again.
         for replicas in ([1, 2], [3, 1, 2]):
             await them.reassign("both", 0, replicas, tmp_path / "plan.json")
             await them.wait_directory(klamm, "both-0", KLAMM in replicas)
@@ -236,7 +236,7 @@ async def test_a_klamm_broker_obeys_an_apache_kafka_controller(zookeeper: Embedd
 
 
 async def test_apache_kafka_3_9_obeys_and_leads(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    """2.5.1, 3.9.1 at protocol 2.5, and klamm: who stops by SIGTERM gets its answer from either controller."""
+    """2.5.1, 3.9.1 at protocol 2.5, and klamm: a broker that gets SIGTERM is answered by either controller."""
     older, newer = JVM
     async with mixed(zookeeper.connect_string, tmp_path, (VERSION, "3.9.1")) as them:
         bootstrap = them.cluster.bootstrap
@@ -264,7 +264,7 @@ async def test_apache_kafka_3_9_obeys_and_leads(zookeeper: EmbeddedZooKeeper, tm
 
 
 async def test_what_only_a_dead_leader_had_is_cut_off(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    """A klamm leader dies with records that its Apache Kafka follower never saw, then the other way round."""
+    """A klamm leader dies with records that its Apache Kafka follower never received, then the other way round."""
     async with mixed(zookeeper.connect_string, tmp_path) as them:
         await them.move_controller((2,))
         await them.create("diverged", "3:1,1:3")
@@ -354,7 +354,7 @@ async def test_the_controller_moves_between_the_kinds_under_load(
 async def test_random_faults_lose_nothing(
     zookeeper: EmbeddedZooKeeper, tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
-    """One after the other, on any broker: death, stop, a pause that outlives the session, an election open to all."""
+    """On any broker, one after the other: death, shutdown, a pause longer than the session, an open election."""
     random = Random(scaled(1, 2))
     async with mixed(zookeeper.connect_string, tmp_path) as them:
         await them.create("ledger", ASSIGNMENT, min_insync_replicas=2)
@@ -390,7 +390,7 @@ async def stop(them: Mixed, victim: int) -> None:
 
 
 async def outlive_session(them: Mixed, victim: int) -> None:
-    """It wakes up deposed, with requests in its sockets and followers it no longer has."""
+    """It wakes up deposed, with requests in its sockets and followers that are gone."""
     them.cluster[victim].pause()
     try:
         await them.wait_in_sync("ledger", [broker for broker in ALL if broker != victim])

@@ -1,4 +1,4 @@
-"""A klamm candidate among Apache Kafka brokers holds the office although they neither stand back nor hand over."""
+"""A klamm candidate among Apache Kafka brokers stays controller although they neither stand back nor hand over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Watched:
         self.zk, self.cluster = zk, cluster
 
     async def controller(self) -> tuple[int | None, int]:
-        """Who, and since which zxid."""
+        """The controller, and the zxid of its election."""
         try:
             node = await self.zk.get("/controller")
         except NoNode:
@@ -42,7 +42,7 @@ class Watched:
         await eventually(f"a controller among {brokers}", led)
 
     async def create_topic(self, topic: str) -> None:
-        """By Kafka's own tool, which asks the controller of the day; led and told to every JVM broker."""
+        """Create a topic with Kafka's own tool, which asks the current controller; wait until JVM brokers know it."""
         arguments = ("--create", "--topic", topic, "--partitions", "4", "--replication-factor", "2")
         bootstrap = ",".join(self.cluster[broker].address for broker in JVM)
         await run_tool(VERSION, "kafka.admin.TopicCommand", "--bootstrap-server", bootstrap, *arguments)
@@ -76,7 +76,7 @@ async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, 
                     tasks.create_task(broker.start())
             await them.wait_for_controller(*JVM)
 
-            # The candidate comes: it is led by a JVM broker first, and takes over after the settle time.
+            # The candidate starts while a JVM broker is controller, and takes over after the settle time.
             started = time.monotonic()
             await klamm.start()
             await them.wait_for_controller(KLAMM)
@@ -86,7 +86,7 @@ async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, 
             assert registration["klamm"] == {"controller_only": True}
             (_, since), epoch = await them.controller(), await them.epoch()
 
-            # A JVM broker dies and returns: nobody takes the office from it.
+            # A JVM broker dies and returns; the candidate stays controller.
             await cluster[1].kill()
 
             async def shrunk() -> bool:
@@ -96,13 +96,13 @@ async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, 
             await cluster[1].start()
             assert await them.controller() == (KLAMM, since)
 
-            # It dies: a JVM broker leads, and obeyed brokers create a topic under it.
+            # The candidate dies: a JVM broker is elected, and a topic is created under it.
             await klamm.kill()
             await them.wait_for_controller(*JVM)
             await them.create_topic("under-kafka")
             assert await them.epoch() == epoch + 1
 
-            # It returns and takes the office back.
+            # The candidate returns and takes over.
             await klamm.start()
             await them.wait_for_controller(KLAMM)
             await them.create_topic("under-klamm-again")
@@ -110,8 +110,8 @@ async def test_a_klamm_candidate_holds_the_office(zookeeper: EmbeddedZooKeeper, 
             for topic in ("under-klamm", "under-kafka", "under-klamm-again"):
                 assert all(state["leader"] in JVM for state in await them.states(topic))
 
-            # Nobody is preferred any more, and a JVM broker leads. Somebody edits /controller: it resigns, the one that
-            # is named takes itself for the controller without acting, and klamm heals it.
+            # No broker is a candidate any more, and a JVM broker is controller. An edit of /controller makes it resign;
+            # the broker that is named believes it is the controller but does not act, and klamm repairs it.
             await client.delete(f"/config/extension/candidates/{KLAMM}")
             await klamm.kill()
             await them.wait_for_controller(*JVM)

@@ -1,6 +1,7 @@
-"""Moves with a limit, by Apache Kafka's own tool: it writes the limits where Kafka's brokers look, and ours must obey.
+"""Throttled moves by Apache Kafka's own tool: it writes limits where Kafka's brokers read them, and klamm must obey.
 
-The tool of 2.5.1 writes ZooKeeper: rates into the brokers' configuration, replicas into the topic's, then the plan.
+The tool of 2.5.1 writes to ZooKeeper: rates into the configuration of brokers, replicas into that of topics, then the
+plan.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ RATES = {"leader.replication.throttled.rate", "follower.replication.throttled.ra
 QUIET = {
     "auto.leader.rebalance.enable": "false",
     "replica.fetch.backoff.ms": "100",
-    "replica.fetch.max.bytes": str(2 * RECORD_BYTES),  # else one fetch takes all before the first is counted
+    "replica.fetch.max.bytes": str(
+        2 * RECORD_BYTES
+    ),  # otherwise one fetch takes everything before the first is counted
 }
 
 
@@ -147,7 +150,7 @@ async def test_the_life_of_a_throttled_move(klamm_cluster: KlammCluster, tmp_pat
         for broker in (one, two, three):
             assert {w.overrides(f"brokers/{broker}")[rate] for rate in RATES} == {"1000"}
 
-        w.fill("heavy", records=50)  # nobody else is held up
+        w.fill("heavy", records=50)  # other replicas are not throttled
         assert w.count("heavy", RECORDS + 50) == RECORDS + 50
         assert w.moving() == {TopicPartition("heavy", 0)}
 
@@ -196,9 +199,9 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
         assert pairs(w.overrides("topics/y")[LEADERS]) == {f"1:{b}", f"1:{c}", f"2:{c}", f"2:{d}"}
         assert pairs(w.overrides("topics/y")[FOLLOWERS]) == {f"1:{e}", f"2:{f}"}
         assert w.moving() == {TopicPartition(*name) for name in plan}
-        assert [w.under_replicated(topic) for topic in ("x", "y", "z")] == [[], [], []]  # a move is no failure
+        assert [w.under_replicated(topic) for topic in ("x", "y", "z")] == [[], [], []]  # a move is not a failure
 
-        # What a call starts is listed beside it, one by one, and ends with the rest when nothing is throttled.
+        # A reassignment by call is listed beside it, partition by partition, and ends when nothing is throttled.
         w.zk.set("/config/topics/x", _unthrottled(w.overrides("topics/x"), {LEADERS: "*", FOLLOWERS: "*"}))
         w.zk.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/x"}', sequence=True)
         later = TopicPartition("x", 2)

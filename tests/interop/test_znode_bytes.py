@@ -1,7 +1,7 @@
-"""The tree that a real Apache Kafka wrote, read by our codecs and written again: the same bytes, key order included.
+"""The tree that a real Apache Kafka wrote, decoded and encoded again by klamm: the same bytes, in the same order.
 
-Each node that holds data must be known to a codec. Kafka 3.9.1 writes later versions of three documents (topics as
-version 3 even without a topic id), which we read but do not write.
+A codec must exist for every znode that holds data. Kafka 3.9.1 writes later versions of three documents (topics as
+version 3 even without a topic id), which klamm reads but does not write.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def client(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperClient]
 
 
 async def _make_work(cluster: MixedCluster, zookeeper: str, directory: Path) -> None:
-    """Leave a trace of every kind: topics, overrides, producer ids, a group, a reassignment that cannot end."""
+    """Create a znode of every kind: topics, overrides, producer ids, a group, a reassignment that cannot end."""
 
     async def tool(name: str, *arguments: str, stdin: str = "") -> None:
         await run_tool("2.5.1", f"kafka.{name}", *arguments, stdin=stdin)
@@ -170,20 +170,21 @@ async def _until_reassigning(client: ZooKeeperClient) -> None:
 async def test_what_kafka_wrote_is_written_again_byte_for_byte(
     version: str, zookeeper: EmbeddedZooKeeper, client: ZooKeeperClient, tmp_path: Path
 ) -> None:
-    # One with a rack and one without show both forms; 3.9.1 would then refuse to create the topic of group offsets.
+    # A broker with a rack and one without show both forms; 3.9.1 then refuses to create the topic of group offsets.
     racks = ({"broker.rack": "east"} if version == "2.5.1" else {}, {})
     brokers = [
         ApacheKafkaBroker(version, number, zookeeper.connect_string, tmp_path / str(number), properties=rack)
         for number, rack in enumerate(racks, 1)
     ]
-    async with brokers[0].running(), brokers[1].running():  # the first becomes controller: the second will be paused
+    # The first becomes controller; the second will be paused.
+    async with brokers[0].running(), brokers[1].running():
         await _make_work(MixedCluster(brokers), zookeeper.connect_string, tmp_path)
         await _until_reassigning(client)
         tree = await _tree(client)
     seen = set()
     for path, data in sorted(tree.items()):
         if version == "3.9.1" and path == feature.PATH:
-            assert feature.decode(path, data) == (False, {})  # below protocol 2.7; never written by us
+            assert feature.decode(path, data) == (False, {})  # below protocol 2.7; klamm never writes it
             continue
         kind = next((pattern for pattern in REWRITE if re.fullmatch(pattern, path)), None)
         assert kind is not None, f"no codec for {path}: {data!r}"

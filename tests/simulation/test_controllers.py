@@ -1,4 +1,4 @@
-"""Real controllers in a simulated world where everything goes wrong; invariants after every event, and at the end."""
+"""Real controllers under simulated failures; invariants are checked after every event and at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RARE = (
     "topic-grown",
     "znode-skipped",
 )
-"""Ways through the code without which a clean run says little; the full count meets each in 1 % of the seeds."""
+"""Paths without which a clean run proves little. With the full count, 1 % of the seeds must take each."""
 
 
 @pytest.mark.timeout(3600)
@@ -55,7 +55,7 @@ def test_one_seed_is_one_run() -> None:
 
 
 def test_one_seed_is_one_run_in_another_process_with_other_hashes() -> None:
-    """Nothing of a run may follow from the order of a set."""
+    """A run must not depend on the order of a set."""
     digests = set()
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-c", "from klamm.cli.main import main; main()", "simulate", "--seed", "9", "--json"]

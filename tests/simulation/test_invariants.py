@@ -1,4 +1,4 @@
-"""Each invariant of the simulation, shown to fail: by itself, and where the checker meets it in a run."""
+"""Each invariant of the simulation is shown to fail: alone, and in the checker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = ClusterSnapshot({1: 10, 2: 11}, {T0: Assignment((1, 2))}, {T0: (SEEN, 4)
 CACHE = Metadata({1, 2}, {T0: (SEEN, 4, (1, 2))})
 
 PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
-    # What holds, and the violation next to it.
+    # What holds, and a violation next to it.
     "S4: one leader": (
         lambda: invariants.one_leader({Leadership(1, T0, 3): 1}, Leadership(1, T0, 4), 2),
         lambda: invariants.one_leader({Leadership(1, T0, 3): 1}, Leadership(1, T0, 3), 2),
@@ -236,7 +236,7 @@ def test_pictures_of_zookeeper_and_of_a_context_are_alike() -> None:
     assert healed.of_zookeeper(nodes) == healed.of_context(context) == WHOLE
 
 
-# --- the checker: facts of a run find their invariant ---
+# --- the checker: facts of a run reach their invariant ---
 
 
 class Frozen:
@@ -259,7 +259,7 @@ def node(data: bytes, *, zxid: int = 1, version: int = 0, owner: int = 0) -> Tre
 
 
 class Tree:
-    """Nodes, and a checker that is told of each write."""
+    """Znodes, and a checker that sees each write."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, TreeNode] = {}
@@ -287,7 +287,7 @@ class Tree:
 def test_a_run_without_fault_has_nothing_to_find() -> None:
     tree = Tree()
     tree.write_state(LED)
-    tree.write_state(LED._replace(isr=(1,)), session=1)  # the leader's own write, by its own session
+    tree.write_state(LED._replace(isr=(1,)), session=1)  # the leader's own write, in its own session
     tree.write_state(LeaderAndIsr(-1, 4, (1,), 5))
     tree.checker.raise_violation()
 

@@ -1,4 +1,4 @@
-"""Bugs of Kafka's history, planted into the code: no unit test sees them, the simulation does (`make planted`)."""
+"""Bugs from Kafka's history, planted in the code: no unit test sees them, but the simulation does (`make planted`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUGS = tomllib.loads((ROOT / "tests" / "planted.toml").read_text())["bug"]
 QUICK = ("nobody is answered whose event met the end of the session",)
-"""Found within a few seeds, whatever the seeds: something else is broken when they are not."""
+"""Bugs that a few seeds find, whichever seeds: if not, something else is broken."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug["name"])

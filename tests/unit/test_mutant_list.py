@@ -17,7 +17,7 @@ def test_the_list_holds() -> None:
     ("mutants", "found"),
     [
         ([("a", FILE, "RED = 1", [f"{TEST}::test_the_list_holds[x]"])], []),
-        ([("a", FILE, "RED = 1", [TEST])] * 2, ["'a' is there 2 times"]),
+        ([("a", FILE, "RED = 1", [TEST])] * 2, ["'a' is listed 2 times"]),
         ([("a", FILE, "RED = 2", [TEST])], [f"'a': its text is in {FILE} 0 times"]),
         ([("a", FILE, "def ", [TEST])], None),
         ([("a", FILE, "RED = 1", ["tests/unit/test_nobody.py"])], ["tests/unit/test_nobody.py does not exist"]),

@@ -83,7 +83,7 @@ async def test_a_phase_ends_when_the_stubs_hear_nothing_and_the_controller_does_
     waiting = asyncio.create_task(quiet([stub], since, controller, answer_at_once))  # type: ignore[list-item]
     stub.last_received = since + 0.001
     await asyncio.sleep(0.5)
-    assert not waiting.done()  # silent, but busy: Kafka between two requests
+    assert not waiting.done()  # silent but busy, like Kafka between two requests
     stub.last_received = heard = now()
     controller.is_busy = False
     assert await waiting == pytest.approx(heard - since)

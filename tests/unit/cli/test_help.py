@@ -23,7 +23,7 @@ COMMANDS = list(commands(typer.main.get_command(app)))
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) or "klamm" for path, _ in COMMANDS])
 def test_help_shows_every_text(path: tuple[str, ...], command: Any) -> None:
-    """Rich takes brackets in a help text for markup: an unknown closing tag is an error, others vanish."""
+    """Rich reads brackets in a help text as markup: an unknown closing tag is an error, other tags disappear."""
     result = CliRunner().invoke(app, [*path, "--help"], env={"TERMINAL_WIDTH": "400", "COLUMNS": "400"})
     assert result.exit_code == 0, result.exception
     for text in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):

@@ -1,4 +1,4 @@
-"""The way into the klamm command: what goes past Typer, and what a broker's process does without."""
+"""The entry point of the klamm command: which calls bypass Typer, and what a broker process does not import."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_plain_broker_goes_past_typer(arguments: list[str], asked: tuple[str, 
 
 
 def test_a_broker_imports_neither_the_command_line_nor_clients(tmp_path: Path) -> None:
-    """A mistake in the properties is found when everything is imported. A client is still to be had."""
+    """The mistake in the properties is found after all imports. Clients can still be imported later."""
     file = tmp_path / "server.properties"
     file.write_text("broker.id=first\n")
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Who may stand under a broker id and an address, on our ZooKeeper server with real sessions."""
+"""Conflicts of broker ids and addresses, on klamm's ZooKeeper server with real sessions."""
 
 from __future__ import annotations
 
