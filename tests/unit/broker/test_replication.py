@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.broker import Broker
+from klamm.broker.broker import BrokerNode
 from klamm.log.disk import FileDisk
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import SecurityProtocol
@@ -53,7 +53,7 @@ class NoController:
 
 
 class Node:
-    def __init__(self, broker: Broker, internal: Listener, client: Listener, events: Events) -> None:
+    def __init__(self, broker: BrokerNode, internal: Listener, client: Listener, events: Events) -> None:
         self.broker = broker
         self.internal = internal
         self.client = client
@@ -200,7 +200,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
         logs.directories.lock()
         await logs.load(lambda name: broker.replicas._configs.defaults)
         events = Events()
-        broker = Broker(
+        broker = BrokerNode(
             broker_id=BrokerId(broker_id),
             cluster_id="cluster",
             config=config,
