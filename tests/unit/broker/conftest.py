@@ -196,5 +196,5 @@ def logs() -> FakeLogManager:
 
 @pytest.fixture
 def partition(clock: ManualClock) -> Partition:
-    """Lag limit 100 ms, as in the behaviour cases."""
+    """The lag limit is 100 ms, as in the behaviour cases."""
     return Partition(TP, ME, clock, 0.1)

@@ -1,4 +1,4 @@
-"""Hand-packed control requests equal the schema codec's, byte by byte, on random input."""
+"""Encoded control requests equal those of the schema codec byte for byte, on random input."""
 
 from __future__ import annotations
 
