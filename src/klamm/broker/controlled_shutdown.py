@@ -70,9 +70,7 @@ class ControlledShutdownClient:
             await connection.close()
         answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, VERSION, body)
         if answer.error_code != ErrorCode.NONE:
-            names = {
-                int(code): code.name for code in ErrorCode
-            }  # a newer controller may send codes that we do not know
+            names = {int(code): code.name for code in ErrorCode}  # a newer controller may send unknown codes
             reason = names.get(answer.error_code, f"error {answer.error_code}")
             log.warning("controller %s refuses the shutdown: %s", controller, reason)
             return False

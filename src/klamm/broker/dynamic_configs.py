@@ -41,7 +41,7 @@ class DynamicConfigs:
         self._follower_quota = follower_quota
 
     async def apply(self, entity: str) -> None:
-        """`entity` is a path below /config. Only topics and this broker concern us."""
+        """`entity` is a path below /config. Only topics and this broker matter here."""
         kind, _, name = entity.partition("/")
         if kind == config.TOPICS:
             self._topics.generation += 1

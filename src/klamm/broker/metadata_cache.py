@@ -34,7 +34,7 @@ class MetadataCache:
         self.is_informed = False
         """At least one UpdateMetadata has arrived. Before that the cache is empty, but the cluster may have topics."""
 
-    # --- questions ---
+    # --- lookup ---
 
     def topics(self) -> list[str]:
         return sorted(self._topics)

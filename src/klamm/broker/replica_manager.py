@@ -106,7 +106,7 @@ class ReplicaManager:
             on_append=self.moved,
         )
 
-    # --- life ---
+    # --- start and stop ---
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ReplicaManager]:
@@ -151,7 +151,7 @@ class ReplicaManager:
             await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
             self.logs.checkpoint_high_watermarks()
 
-    # --- questions ---
+    # --- lookup ---
 
     def partition(self, name: TopicPartition) -> Partition:
         """Raises the error for the client if the partition is not here: NOT_LEADER_OR_FOLLOWER while the cluster knows
@@ -405,7 +405,7 @@ class ReplicaManager:
                 return ControlAnswer(error, {})
             answers = {order.partition: self._judge_stop(order) for order in orders}
             accepted = [order for order in orders if answers[order.partition] is ErrorCode.NONE]
-            self.fetchers.remove(order.partition for order in accepted)  # before any deletion: KAFKA-10371
+            self.fetchers.remove(order.partition for order in accepted)  # before any deletion (KAFKA-10371)
             for chunk in _slices(accepted):
                 for order in chunk:
                     if order.delete:
@@ -413,7 +413,7 @@ class ReplicaManager:
                     self.moved(order.partition)
                 await asyncio.sleep(0)
             if any(order.delete for order in accepted) and self._has_orders.is_set():
-                self.logs.checkpoint_high_watermarks()  # once per request: KAFKA-10002
+                self.logs.checkpoint_high_watermarks()  # once per request (KAFKA-10002)
             self.fetchers.stop_idle()
             return ControlAnswer(ErrorCode.NONE, answers)
 
@@ -423,7 +423,7 @@ class ReplicaManager:
         known = self.partitions.get(order.partition)
         if known is None or order.leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
             return ErrorCode.NONE
-        # Equal is accepted, else a replica survives a cancelled reassignment (KAFKA-13972).
+        # An equal epoch is accepted, or a replica would survive a cancelled reassignment (KAFKA-13972).
         return ErrorCode.FENCED_LEADER_EPOCH if order.leader_epoch < known.leader_epoch else ErrorCode.NONE
 
     def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:

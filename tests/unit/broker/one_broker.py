@@ -87,7 +87,7 @@ class OneBroker:
             metadata=self.metadata,
             configs=TopicConfigs(zk, clock, TopicConfig(), 1.0),
             events=Events(),
-            endpoint=lambda leader: pytest.fail("nobody is followed here"),
+            endpoint=lambda leader: pytest.fail("this broker follows no leader"),
         )
         self.handle = Dispatcher(
             Services(

@@ -37,7 +37,7 @@ class Admin(Controller):
     ) -> dict[TopicPartition, KafkaError | None]:
         self._check()
         self.targets = targets
-        unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody knows it")
+        unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "unknown partition")
         return {name: None if name.topic == "orders" else unknown for name in targets}
 
     async def list_partition_reassignments(
@@ -87,7 +87,7 @@ async def test_alter_partition_reassignments(one: OneBroker, admin: Admin) -> No
     }
     assert results == {
         ("orders", 0): (0, None),
-        ("nowhere", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody knows it"),
+        ("nowhere", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "unknown partition"),
     }
     assert answer.error_code == 0
 

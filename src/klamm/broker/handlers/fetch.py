@@ -29,7 +29,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
     if version < VERSION_FIRST_SERVED:
         return Metered(None, lambda _: [_decline(version, body)])
     request = decode_request(version, body)
-    if request.session_epoch > 0:  # a session that we never opened: the client starts again with a full fetch
+    if request.session_epoch > 0:  # this broker opens no sessions: the client starts again with a full fetch
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return Metered(None, lambda _: encode_response(version, [], error=error))
     entries, refused = _authorized(services, context, request)
