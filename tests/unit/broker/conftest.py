@@ -47,7 +47,6 @@ class FakeLog:
         self.topic_partition = partition
         self.config = TopicConfig(**config)
         self.data = bytearray()
-        self.batch_epochs: list[int] = []
         self.log_start_offset = 0
         self.high_watermark = 0
         self.unstable: int | None = None
