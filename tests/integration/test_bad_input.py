@@ -204,4 +204,4 @@ def test_limits_by_address_of_a_running_broker(tmp_path: Path) -> None:
         finally:
             for client in held:
                 client.close()
-        assert limited.log_text(1).count("has its 6 connections") >= 1
+        assert limited.log_text(1).count("more than 6 connections from") >= 1

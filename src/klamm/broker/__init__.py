@@ -1,1 +1,1 @@
-"""The broker: handlers (one module an API), replica manager, partition, fetcher, purgatory."""
+"""The broker: handlers (one module per API), replica manager, partition, fetcher, purgatory."""

@@ -1,9 +1,9 @@
-"""The produce path: append to the leaders here, and for acks=all wait until each append is committed.
+"""The produce path: append to the leaders on this broker, and for acks=all wait until each append is committed.
 
-acks=1 answers after the local append; acks=-1 when the high watermark has passed every partition's last offset, or the
-timeout is over. A detected duplicate waits like its original: answering it at once would acknowledge data that is not
-replicated yet (reference broker 3.1-3.3). A leader that has not heard from ZooKeeper for long acknowledges nothing:
-before the append it refuses as "not leader", after it the outcome is "timed out", which is what the client must assume.
+acks=1 is answered after the local append. acks=-1 is answered when the high watermark has passed every partition's last
+offset, or when the timeout is over. A detected duplicate waits like its original, because an immediate answer would
+acknowledge data that is not replicated yet. A leader without an answer from ZooKeeper for long acknowledges nothing:
+before the append it refuses with "not leader"; after it the answer is "timed out", because the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Appends:
         internal: bool = False,
         client: ClientConnection | None = None,
     ) -> list[ProduceResult]:
-        """`internal` lets a coordinator write to its own topic, which no client may."""
+        """`internal` lets a coordinator write to its own topic, which clients may not."""
         if acks not in (0, 1, ACKS_ALL):
             return [ProduceResult(name, ErrorCode.INVALID_REQUIRED_ACKS) for name, _ in entries]
         results: dict[TopicPartition, ProduceResult] = {}

@@ -1,8 +1,8 @@
-"""One broker without its listeners: replicas, metadata, handlers, composed and started in their order.
+"""One broker without its listeners: composes replicas, metadata and handlers, and starts them in order.
 
-`server` gives it what is outside (ports, configuration, the controller's verbs) and puts listeners in front of
-`handle`. It registers the broker too, and tells the epoch of each registration to `registered`: requests for an earlier
-life are refused by it.
+`server` hands in the outside world (ports, configuration, the controller's API) and puts listeners before `handle`. It
+also registers the broker and reports the epoch of each registration to `registered`; the broker then refuses requests
+for an earlier epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from klamm.telemetry.metrics import MetricsRegistry
 from klamm.zookeeper.znodes import topic
 
 
-class Broker:
+class BrokerNode:
     def __init__(
         self,
         *,
@@ -100,7 +100,7 @@ class Broker:
             ),
             quotas,
         )
-        """Handler of every listener."""
+        """The handler for every listener."""
         register_metrics(metrics, self.replicas, appends, reads, self.handle.requests)
         if config.log_cleaner_enable:
             register_cleaner_metrics(metrics, logs)
@@ -112,19 +112,19 @@ class Broker:
         )
 
     async def load_logs(self) -> None:
-        """Open every log under its topic's configuration. Before the listeners bind: recovery may take long."""
+        """Open every log with its topic's configuration. Call it before the listeners bind: recovery may take long."""
         topics = await self._zk.children(topic.PARENT)
         configs = await self._configs.read(topics)
         await self._logs.load(lambda name: configs.get(name, self._configs.defaults))
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """At each registration, the ones after an expired session included."""
+        """Called at each registration, also after an expired session."""
         self.replicas.broker_epoch = epoch
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Broker]:
-        """Logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the log manager is
-        its owner's to close."""
+    async def running(self) -> AsyncIterator[BrokerNode]:
+        """Start after the logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the
+        log manager's owner closes it."""
         await self._dynamic_configs.apply_rates()
         changed = ConfigChanges(self._zk, self._ports.clock, self._dynamic_configs.apply)
         async with self.replicas.running(), asyncio.TaskGroup() as tasks:
@@ -135,7 +135,7 @@ class Broker:
                 changes.cancel()
 
     async def controlled_shutdown(self) -> bool:
-        """Before `running` ends: hand leaderships over. Orders are obeyed meanwhile, but nothing new is fetched."""
+        """Hand leaderships over before `running` ends. The broker still obeys orders, but fetches nothing new."""
         self.replicas.is_shutting_down = True
         if not self.config.controlled_shutdown_enable:
             return False

@@ -1,7 +1,8 @@
-"""Changed configuration reaches a running broker: /config/changes says whose overrides to read again (KIP-21).
+"""Changed configuration reaches a running broker: /config/changes names the entity whose overrides to read again
+(KIP-21).
 
-Writers put the overrides first and the notification second, so whoever is told reads what holds by then. All that are
-there are handled at the start: nothing can be missed, everything may be repeated.
+Writers store the overrides first and the notification second, so a reader of the notification finds the new overrides.
+At the start the broker handles all notifications that exist: it misses none and may repeat some.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 class ConfigChanges:
     def __init__(self, zk: ZooKeeper, clock: Clock, apply: Callable[[str], Awaitable[None]]) -> None:
-        """`apply` is given the path of the entity below /config, such as `topics/orders`."""
+        """`apply` takes the path of the entity below /config, such as `topics/orders`."""
         self._notifications = ChangeNotifications(zk, clock, config_change.PREFIX, self._handle)
         self._apply = apply
 

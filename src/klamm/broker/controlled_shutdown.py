@@ -1,8 +1,8 @@
-"""The client side of a controlled shutdown: ask the controller to move our leaderships before we stop.
+"""The client side of a controlled shutdown: ask the controller to move this broker's leaderships before it stops.
 
-The controller is found in the metadata cache, not in ZooKeeper: a dead ZooKeeper must not keep a broker from stopping
-(KAFKA-9189). It is asked on the inter-broker listener. After the last failed attempt the broker stops anyway; then its
-partitions move when its session ends (reference controller 8.8).
+The broker looks the controller up in the metadata cache, not in ZooKeeper: a dead ZooKeeper must not keep a broker from
+stopping (KAFKA-9189). The request goes to the inter-broker listener. After the last failed attempt the broker stops
+anyway, and its partitions move when its session ends.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class ControlledShutdownClient:
         self._metadata = metadata
 
     async def run(self, broker_epoch: BrokerEpoch) -> bool:
-        """True when nothing is led here any more."""
+        """True when this broker leads nothing any more."""
         attempts = self._config.controlled_shutdown_max_retries
         for attempt in range(1, attempts + 1):
             try:
                 if await self._ask(broker_epoch):
                     return True
             except (OSError, ProtocolError) as error:
-                log.warning("controlled shutdown, attempt %d of %d: %s", attempt, attempts, error)
+                log.warning("controlled shutdown, attempt %d of %d failed: %s", attempt, attempts, error)
             if attempt < attempts:
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
-        log.warning("controlled shutdown did not succeed, stopping all the same")
+        log.warning("controlled shutdown did not succeed, stopping anyway")
         return False
 
     async def _ask(self, broker_epoch: BrokerEpoch) -> bool:
@@ -53,7 +53,7 @@ class ControlledShutdownClient:
             None if controller is None else self._metadata.endpoint(controller, self._config.inter_broker_listener)
         )
         if endpoint is None:
-            raise ConnectionError("no controller is known")
+            raise ConnectionError("the controller is unknown")
         connection = BrokerConnection(
             self._ports.network, endpoint.host, endpoint.port, str(self._me), self._ports.clock
         )
@@ -70,13 +70,11 @@ class ControlledShutdownClient:
             await connection.close()
         answer = decode_response(ApiKey.CONTROLLED_SHUTDOWN, VERSION, body)
         if answer.error_code != ErrorCode.NONE:
-            names = {
-                int(code): code.name for code in ErrorCode
-            }  # a newer controller may send codes that we do not know
+            names = {int(code): code.name for code in ErrorCode}  # a newer controller may send unknown codes
             reason = names.get(answer.error_code, f"error {answer.error_code}")
             log.warning("controller %s refuses the shutdown: %s", controller, reason)
             return False
         if answer.remaining_partitions:
-            log.info("%d partitions still have their leader here", len(answer.remaining_partitions))
+            log.info("this broker still leads %d partitions", len(answer.remaining_partitions))
             return False
         return True

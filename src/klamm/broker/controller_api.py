@@ -1,6 +1,6 @@
-"""The few verbs by which handlers meet the controller of the same process; `server` hands in the real one.
+"""What handlers may ask of the controller in the same process; `server` hands in the real one.
 
-Controller and broker are strangers: everything else they exchange goes over the wire or through ZooKeeper.
+Controller and broker share nothing else: they exchange everything else over the wire or through ZooKeeper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What may change while a broker runs: the configuration of topics, and how fast throttled replicas are filled.
 
-Kafka's order of precedence holds for topics: overrides in /config/topics/<t> before this broker's own values. The two
-replication rates exist nowhere but in /config/brokers/<id>. A value that cannot be used is reported and left out.
+Topics follow Kafka's order of precedence: overrides in /config/topics/<t> come before this broker's own values. The two
+replication rates exist only in /config/brokers/<id>. A value that cannot be used is reported and left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DynamicConfigs:
         self._follower_quota = follower_quota
 
     async def apply(self, entity: str) -> None:
-        """`entity`: a path below /config. Others than topics and this broker are not ours to follow."""
+        """`entity` is a path below /config. Only topics and this broker matter here."""
         kind, _, name = entity.partition("/")
         if kind == config.TOPICS:
             self._topics.generation += 1
@@ -55,7 +55,7 @@ class DynamicConfigs:
         try:
             overrides = config.decode(self._path, node.data if node is not None else None)
         except ZNodeError as error:
-            log.error("configuration of this broker not used: %s", error)
+            log.error("ignoring the configuration of this broker: %s", error)
             return
         self._leader_quota.limit = self._rate(overrides, LEADER_RATE)
         self._follower_quota.limit = self._rate(overrides, FOLLOWER_RATE)
@@ -66,5 +66,5 @@ class DynamicConfigs:
             return None
         if raw.isdecimal():
             return float(raw)
-        log.warning("%s: %s=%s has no effect: it must be bytes per second", self._path, key, raw)
+        log.warning("%s: %s=%s has no effect: the value must be a number of bytes per second", self._path, key, raw)
         return None

@@ -1,16 +1,16 @@
-"""Following: one task per leader broker that truncates, then fetches by long poll, for all partitions led there.
+"""Following: one task per leader broker truncates, then fetches by long poll, for all partitions led there.
 
-A partition starts in TRUNCATING at its high watermark whenever its leader epoch grows (KIP-320: reconcile before the
-first fetch of every epoch), then FETCHING. Every request carries the partition's leader epoch. What comes back counts
-only if the partition is still followed under the same epoch, because each await is a door through which a LeaderAndIsr
-may have come. Errors (reference controller 8.6):
+A partition starts in TRUNCATING at its high watermark whenever its leader epoch grows, because it must reconcile with
+the leader before the first fetch of every epoch (KIP-320); then it is FETCHING. Every request carries the partition's
+leader epoch. An answer counts only if the partition is still followed in the same epoch: a LeaderAndIsr may arrive
+during every await. Errors, as in Kafka's AbstractFetcherThread:
 
-    FENCED_LEADER_EPOCH     we are behind: the partition has failed until the next LeaderAndIsr
-    OFFSET_OUT_OF_RANGE     ask the leader for its ends, truncate or start anew
-    KAFKA_STORAGE_ERROR     of our own log: failed
-    anything else           again soon, then less often, at last every replica.fetch.backoff.ms
+    FENCED_LEADER_EPOCH     this follower is behind: the partition has failed until the next LeaderAndIsr
+    OFFSET_OUT_OF_RANGE     ask the leader for its ends, then truncate or start anew
+    KAFKA_STORAGE_ERROR     this broker's own log is broken: the partition has failed
+    anything else           retry soon, then less often, finally every replica.fetch.backoff.ms
 
-The high watermark moves only after the append of what was fetched, never before a truncation (KAFKA-14704).
+The high watermark moves only after the fetched records are appended, never before a truncation (KAFKA-14704).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from klamm.model.ports import Clock
 from klamm.wire.fetch import FetchPartition, FetchResult
 
 PARTITIONS_PER_SLICE: Final = 500
-"""Handled without giving way."""
+"""Handled between two turns of the event loop."""
 GIVE_UP_POLL_EVERY: Final = 0.1
-"""A new partition ends a running long poll, else acks=all would wait for it after every election. The leader goes on
-answering the poll that nobody reads, so not more often than this."""
+"""A new partition ends a running long poll, or acks=all would wait for the poll after every election. The leader still
+serves the abandoned poll, so this limits how often it happens."""
 
 FIRST_RETRY: Final = 0.02
-"""Mostly the leader has not heard of its leadership yet, which takes milliseconds; a whole backoff would hold up the
+"""Usually the leader has not received its LeaderAndIsr yet, which takes milliseconds. A whole backoff would hold up the
 first acks=all of every new partition."""
 
 log = logging.getLogger(__name__)
@@ -59,15 +59,16 @@ class EpochAnswered(NamedTuple):
 
 
 class LeaderEndpoint(Protocol):
-    """The leader's three APIs. Raises OSError when it cannot be reached; the next call connects again."""
+    """The three APIs of a leader that a follower uses. They raise OSError when the leader cannot be reached; the next
+    call connects again."""
 
     async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        """By long poll. Cancelled, it leaves no connection on which a late answer could be taken for another's."""
+        """A long poll. When cancelled, it closes the connection, so that a late answer cannot be taken for another."""
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]: ...
 
     async def log_ends(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> tuple[int, int]:
-        """(log start, log end) of the leader. Raises KafkaError."""
+        """The leader's log start and log end. Raises KafkaError."""
 
     def close(self) -> None: ...
 
@@ -86,9 +87,9 @@ class Following:
     state: FetchState = FetchState.TRUNCATING
     retry_at: float = 0.0
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     caught_up: bool = False
-    """By the last answer: nothing of what is committed is missing here."""
+    """According to the last answer, this replica has everything that is committed."""
 
     @property
     def is_throttled(self) -> bool:
@@ -97,7 +98,7 @@ class Following:
 
 
 class Fetcher:
-    """Of one leader broker."""
+    """Follows one leader broker."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Fetcher:
         return None if following is None else following.state
 
     def add(self, partition: Partition) -> None:
-        """Follow `partition` under its current leader epoch; once reconciled in an epoch it is not done again."""
+        """Follow `partition` in its current leader epoch. It reconciles once per epoch."""
         assert partition.log is not None
         known = self._following.get(partition.topic_partition)
         if known is None or known.leader_epoch != partition.leader_epoch:
@@ -144,8 +145,8 @@ class Fetcher:
         self._changed.set()
 
     def _maybe_give_up_poll(self) -> None:
-        """Now, or as soon as it may: a fail-over's orders come in several requests, and the partitions of the second
-        are not to wait for the poll that began after the first."""
+        """Now, or as soon as the limit allows: the orders of a fail-over come in several requests, and the partitions
+        of the second must not wait for the poll that began after the first."""
         if self._poll is None:
             return
         wait = self._poll_given_up + GIVE_UP_POLL_EVERY - self._clock.monotonic()
@@ -180,13 +181,13 @@ class Fetcher:
             async with asyncio.timeout(max(0.0, earliest - self._clock.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # the backoff of at least one partition is over
+            pass  # at least one partition may be tried again
 
     async def step(self) -> bool:
-        """Truncation until all that is due has been reconciled, then one fetch; False when there was nothing to do."""
+        """Truncate until every due partition has reconciled, then fetch once. False if there was nothing to do."""
         try:
             truncated = False
-            while await self._truncate():  # whoever was added meanwhile is not to wait for a whole poll
+            while await self._truncate():  # partitions added meanwhile must not wait for a whole poll
                 truncated = True
             return await self._fetch() or truncated
         except OSError as error:
@@ -201,10 +202,10 @@ class Fetcher:
         return [f for f in self._following.values() if f.state is state and f.retry_at <= now and self._is_current(f)]
 
     def _current(self, partition: TopicPartition, asked: dict[TopicPartition, Following]) -> Following | None:
-        """The partition that an answer is about, unless it changed hands while we waited."""
+        """The partition that an answer is about, unless its leader or epoch changed during the await."""
         following = asked.get(partition)
         if following is None:
-            log.error("leader %d answered about %s, which was not asked", self.leader, partition)
+            log.error("leader %d answered for %s, which was not asked", self.leader, partition)
             return None
         return following if self._is_current(following) else None
 
@@ -292,7 +293,7 @@ class Fetcher:
         return True
 
     def _within_quota(self, ready: list[Following]) -> list[Following]:
-        """Those that are throttled and behind sit out while the quota is exceeded."""
+        """Partitions that are throttled and behind sit out while the quota is exceeded."""
         if not self._quota.is_exceeded():
             return ready
         held_back = [f for f in ready if f.is_throttled and not f.caught_up]
@@ -301,14 +302,14 @@ class Fetcher:
         return [f for f in ready if f.retry_at <= self._clock.monotonic()]
 
     async def _long_poll(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        """Nothing when it was given up for the sake of a new partition; its connection is closed then."""
+        """Empty when a new partition ended the poll; its connection is closed then."""
         self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
         try:
             return await self._poll
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # it is we who are to stop
+                raise  # this task itself is cancelled
             return ()
         finally:
             self._poll = None
@@ -329,10 +330,10 @@ class Fetcher:
             if start > following.log.log_start_offset:
                 following.log.advance_log_start(start)
         except KafkaError as error:
-            log.warning("%s: what leader %d sent was not appended: %s", name, self.leader, error)
+            log.warning("%s: the records from leader %d were not appended: %s", name, self.leader, error)
             self._on_error(following, error.code)
             return
-        except UnexpectedAppendOffset as error:  # the logs differ although the epochs agreed: reconcile again
+        except UnexpectedAppendOffset as error:  # the logs differ although the epochs agree: reconcile again
             log.error("leader %d: %s", self.leader, error)
             following.state = FetchState.TRUNCATING
             self._delay(following)
@@ -342,7 +343,8 @@ class Fetcher:
             self._on_append(name)
 
     async def _start_over(self, following: Following) -> None:
-        """Our end is outside the leader's log: it was reset uncleanly, or we were away longer than its retention."""
+        """This replica's end is outside the leader's log: an unclean election reset it, or the replica was away for
+        longer than the retention time."""
         name = following.partition.topic_partition
         try:
             leader_start, leader_end = await self._endpoint.log_ends(name, following.leader_epoch)
@@ -361,11 +363,11 @@ class Fetcher:
     def _on_error(self, following: Following, error: ErrorCode) -> None:
         name = following.partition.topic_partition
         if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR):
-            log.warning("%s: no longer fetched from leader %d: %s", name, self.leader, error.name)
+            log.warning("%s: stopped fetching from leader %d: %s", name, self.leader, error.name)
             self._following.pop(name, None)
             self.failed[name] = None
         else:
-            log.info("%s: leader %d answers %s, trying again", name, self.leader, error.name)
+            log.info("%s: leader %d answered %s, trying again", name, self.leader, error.name)
             self._delay(following)
 
     def _delay(self, following: Following) -> None:

@@ -1,14 +1,15 @@
-"""Who is in sync: what a leader knows of each follower, who leaves and who may join the ISR, and the high watermark.
+"""The ISR rules: what a leader knows of each follower, which replicas leave and may join the ISR, and how far the high
+watermark may go.
 
-Pure decisions over plain values; `partition` holds the state and writes the outcome to ZooKeeper. Rules (reference
-controller 8.5, reliability 1.1 and 3.3):
+Pure decisions over plain values; `partition` holds the state, and `isr_writer` writes the outcome to ZooKeeper.
 
-- A follower is caught up at the moment of a fetch that asks for the leader's end, or retroactively at the moment of its
-  previous fetch when it asks for what was the end then. It leaves when that moment is too long ago.
-- Shrinking is always safe; joining needs the high watermark and the start of the leader's own epoch (KAFKA-7128).
-- The high watermark waits for every member of the current ISR and of one whose write is still undecided, and for
-  followers outside that are caught up: those may be in an ISR that a successor of ours reads from ZooKeeper.
-- Below min.insync.replicas it does not advance at all (KAFKA-15583): else a single replica could commit alone.
+- A follower is caught up at the moment of a fetch that asks for the leader's end, or, in retrospect, at its previous
+  fetch if it now asks for the end of that time. It leaves the ISR when that moment is too long ago.
+- Shrinking is always safe. To join, a follower must have reached the high watermark and the start of the leader's own
+  epoch (KAFKA-7128).
+- The high watermark waits for every member of the current ISR, for every member of an ISR whose write is undecided, and
+  for caught-up followers outside both: the next leader may read an ISR with them from ZooKeeper.
+- Below min.insync.replicas the high watermark does not advance (KAFKA-15583), or a single replica could commit alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEVER: Final = float("-inf")
 
 @dataclass(slots=True)
 class Follower:
-    """What the leader has seen of one remote replica. Times are the clock's monotonic seconds."""
+    """What the leader knows of one remote replica. Times are the clock's monotonic seconds."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
@@ -34,7 +35,7 @@ class Follower:
     leader_end_at_last_fetch: int = 0
 
     def record_fetch(self, fetch_offset: int, log_start_offset: int, *, now: float, leader_end: int) -> None:
-        """`leader_end` is the end *before* the read that answers this fetch."""
+        """`leader_end` is the leader's end *before* the read that answers this fetch."""
         if fetch_offset >= leader_end:
             self.last_caught_up = max(self.last_caught_up, now)
         elif fetch_offset >= self.leader_end_at_last_fetch:
@@ -45,7 +46,7 @@ class Follower:
         self.leader_end_at_last_fetch = leader_end
 
     def reset(self, *, in_isr: bool, now: float, leader_end: int) -> None:
-        """A new leader knows nobody's offsets; members of the ISR get the full lag limit to show up."""
+        """A new leader knows no follower's offset; members of the ISR get the full lag limit to fetch."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up = now if in_isr else NEVER
@@ -65,7 +66,7 @@ def out_of_sync(
     now: float,
     max_lag: float,
 ) -> tuple[BrokerId, ...]:
-    """Members to drop. One that is no replica any more (a reassignment ended) goes too: KAFKA-9672."""
+    """Members to drop, including one that is not a replica any more because a reassignment ended (KAFKA-9672)."""
     return tuple(
         broker
         for broker in isr
@@ -89,7 +90,7 @@ def committed_end(
     now: float,
     max_lag: float,
 ) -> int:
-    """The high watermark that the replicas' ends allow; UNKNOWN_OFFSET while a needed one has not fetched yet."""
+    """The high watermark that the replicas' ends allow; UNKNOWN_OFFSET while a required replica has not fetched yet."""
     end = leader_end
     for broker, follower in followers.items():
         if follower.log_end_offset < end and (broker in must_have or now - follower.last_caught_up <= max_lag):
@@ -98,6 +99,6 @@ def committed_end(
 
 
 def enough_in_sync(isr_size: int, *, replicas: int, min_insync_replicas: int) -> bool:
-    """min.insync.replicas above the replication factor cannot be met by anyone, so it is cut to it for the high
-    watermark; acks=all is still refused by the full number."""
+    """A min.insync.replicas above the replication factor can never be met, so the replication factor limits it here.
+    acks=all is still refused by the full number."""
     return isr_size >= min(min_insync_replicas, replicas)

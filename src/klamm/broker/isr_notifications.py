@@ -1,8 +1,8 @@
-"""Telling the controller which ISRs changed, in bundles: one znode for many partitions, and not one after each change.
+"""Tells the controller which ISRs changed, many partitions in one znode.
 
-Every 2.5 s, if changes are pending and the last one is more than 5 s ago or the last notification more than 60 s ago,
-one sequential node under /isr_change_notification lists all of them (reference controller 8.5). The controller learns
-of an ISR change only for its metadata, so late is fine and a storm is not.
+A check runs every 2.5 s. If changes are pending, and the last change is more than 5 s or the last notification more
+than 60 s ago, one sequential node under /isr_change_notification lists all of them, as Kafka's ReplicaManager does. The
+controller needs ISR changes only for its metadata, so a late notification is fine and a storm of them is not.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class IsrNotifications:
                 await self.send()
 
     async def send(self) -> None:
-        """A failed attempt is repeated with the next check; a notification sent twice does no harm."""
+        """The next check repeats a failed attempt; sending a notification twice does no harm."""
         partitions, self._pending = list(self._pending), {}
         try:
             await self._zk.create(isr_change.PREFIX, isr_change.encode(partitions), CreateMode.PERSISTENT_SEQUENTIAL)
         except ZooKeeperError as error:
-            log.warning("ISR change of %d partitions not announced yet: %s", len(partitions), error)
+            log.warning("ISR changes of %d partitions are not announced yet: %s", len(partitions), error)
             self._pending = dict.fromkeys(partitions) | self._pending
             return
         self._last_sent = self._clock.monotonic()

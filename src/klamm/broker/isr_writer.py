@@ -1,16 +1,17 @@
-"""Writing an ISR to ZooKeeper, with an outcome that is known before it counts.
+"""Writes an ISR to ZooKeeper, and lets it count only when the outcome of the write is known.
 
-A conditional set of the state znode: same leader, same leader epoch, the controller epoch that came with leadership.
-2.5 does this under the partition's lock; we do not hold the loop, so from the proposal until the outcome is known the
-high watermark waits for current and proposed members (reliability 3.3: never acknowledge by an ISR of unknown outcome).
+The write is a conditional set of the state znode with the same leader, the same leader epoch, and the controller epoch
+that came with the leadership. Kafka 2.5 writes under the partition's lock. Here the event loop goes on, so from the
+proposal until the outcome is known the high watermark waits for current and proposed members: nothing is acknowledged
+by an ISR that may not be in force.
 
-    (a) answered with a Stat                     -> settled, tell the notifications
-    (b) BadVersion, znode has our leader epoch   -> what it says is in force: our own write whose answer got lost, or
-                                                    an earlier one; adopt it
-    (c) BadVersion, another leader epoch         -> the controller has decided; its LeaderAndIsr is on the way; wait
-    (d) connection lost, session expired         -> the write may still come into force; send it again under the same
+    (a) answered with a Stat                     -> settled; record it for the notifications
+    (b) BadVersion, znode has our leader epoch   -> the znode is in force, by a write whose answer got lost or by an
+                                                    earlier one; adopt its ISR
+    (c) BadVersion, another leader epoch         -> the controller has decided; wait for its LeaderAndIsr
+    (d) connection lost, session expired         -> the write may still take effect; send it again with the same
                                                     version until (a), (b) or (c)
-A new role of the partition ends the attempt whatever its outcome: the LeaderAndIsr is newer than we are.
+A new role of the partition ends the attempt whatever its outcome, because the LeaderAndIsr is newer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from klamm.zookeeper.znodes import partition_state
 log = logging.getLogger(__name__)
 
 Settled = Callable[[Partition, tuple[BrokerId, ...]], None]
-"""Called in the step in which a new ISR came into force, with the ISR before."""
+"""Called with the previous ISR in the same step in which a new one takes effect."""
 
 
 class IsrWriter:
@@ -44,7 +45,7 @@ class IsrWriter:
         self.expansions = 0
 
     async def write(self, partition: Partition, proposed: tuple[BrokerId, ...]) -> None:
-        """The caller has set `pending_isr` in the step in which it took the decision."""
+        """The caller sets `pending_isr` in the same step in which it decides."""
         epoch = partition.leader_epoch
         while self._is_current(partition, epoch, proposed):
             try:
@@ -57,7 +58,7 @@ class IsrWriter:
                 return
             except (ConnectionLoss, SessionExpired) as error:
                 log.warning(
-                    "ISR of %s: outcome of the write unknown, trying again: %s", partition.topic_partition, error
+                    "ISR of %s: the outcome of the write is unknown, trying again: %s", partition.topic_partition, error
                 )
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             else:
@@ -89,7 +90,8 @@ class IsrWriter:
         if (found.leader, found.leader_epoch) == (partition.me, epoch):
             self._settle(partition, found.isr, node.stat.version)
         else:
-            self._lose(partition, epoch, proposed, f"it is at leader epoch {found.leader_epoch}, we are at {epoch}")
+            reason = f"the znode is at leader epoch {found.leader_epoch}, this leader at {epoch}"
+            self._lose(partition, epoch, proposed, reason)
         return True
 
     def _is_current(self, partition: Partition, epoch: LeaderEpoch, proposed: tuple[BrokerId, ...]) -> bool:
@@ -106,5 +108,5 @@ class IsrWriter:
     def _lose(self, partition: Partition, epoch: LeaderEpoch, proposed: tuple[BrokerId, ...], reason: str) -> None:
         self.failed_updates += 1
         if self._is_current(partition, epoch, proposed):
-            log.info("ISR of %s not written, waiting for the controller: %s", partition.topic_partition, reason)
+            log.info("ISR of %s was not written, waiting for the controller: %s", partition.topic_partition, reason)
             partition.lose_isr_write()

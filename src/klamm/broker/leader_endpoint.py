@@ -1,7 +1,7 @@
 """The leader over the wire, as a follower asks it: Fetch v11, OffsetForLeaderEpoch v3, ListOffsets v5.
 
-One connection, one request at a time, versions by our inter.broker.protocol.version: brokers do not negotiate among
-themselves. The address is looked up at each connect, because a leader that comes back may have another one.
+One connection carries one request at a time. inter.broker.protocol.version gives the versions: brokers do not negotiate
+with each other. Each connect looks the address up, because a leader that restarts may have a new one.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RemoteLeader:
     async def _connect(self) -> BrokerConnection:
         endpoint = self._find(self._leader)
         if endpoint is None:
-            raise ConnectionError(f"broker {self._leader} is not known to be alive")
+            raise ConnectionError(f"broker {self._leader} is not alive, as far as this broker knows")
         client_id = f"broker-{self._me}-fetcher"
         connection = BrokerConnection(self._ports.network, endpoint.host, endpoint.port, client_id, self._ports.clock)
         await connection.connect(self._timeout)

@@ -1,4 +1,4 @@
-"""The broker's gauges and counters under Kafka's names, read when somebody scrapes: the data path only counts."""
+"""The broker's gauges and counters under Kafka's names. The data path only counts; a scrape reads."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def register_metrics(
 
 
 def register_cleaner_metrics(metrics: MetricsRegistry, logs: LogManager) -> None:
-    """Names and units are Kafka's, whole percents and seconds included."""
+    """Names and units are Kafka's, including whole percents and seconds."""
     cleaner, read = logs.cleaner, metrics.read
     read(LOG, "LogCleaner", "max-buffer-utilization-percent", lambda: int(100 * cleaner.last.buffer_utilization))
     read(LOG, "LogCleaner", "cleaner-recopy-percent", lambda: int(100 * cleaner.last.recopy_ratio))
     read(LOG, "LogCleaner", "max-clean-time-secs", lambda: int(cleaner.last_seconds))
     read(LOG, "LogCleaner", "max-compaction-delay-secs", lambda: cleaner.max_overdue_ms // 1000)
-    read(LOG, "LogCleaner", "DeadThreadCount", lambda: 0)  # one that died would take the broker with it
+    read(LOG, "LogCleaner", "DeadThreadCount", lambda: 0)  # a dead cleaner takes the broker down
     read(LOG, "LogCleanerManager", "max-dirty-percent", lambda: int(100 * cleaner.max_dirty_ratio))
     read(LOG, "LogCleanerManager", "time-since-last-run-ms", lambda: cleaner.ms_since_last_run)
     for directory in logs.directories:

@@ -1,9 +1,9 @@
 """One partition on this broker: its role, its leader epoch, and for a leader what it knows of the followers.
 
-Every method is synchronous: a change of role is one step of the loop, so nobody ever sees half of one, and the leader
-epoch is recorded last (KAFKA-9769): a transition that raises leaves the epoch old, and the controller's retry is not
-refused as stale. The one thing that waits is the ISR write to ZooKeeper (`isr_writer`); while its outcome is unknown
-the proposed ISR is `pending_isr`, and the high watermark waits for the members of both.
+Every method is synchronous, so a change of role is one step of the loop and is never seen half done. The leader epoch
+is recorded last (KAFKA-9769): a transition that raises leaves the old epoch, and the controller's retry is not refused
+as stale. Only the ISR write to ZooKeeper waits (`isr_writer`); while its outcome is unknown the proposed ISR is
+`pending_isr`, and the high watermark waits for the members of both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from klamm.model.ports import Buffer, Clock
 
 
 class Bound(Enum):
-    """Up to where a reader may see."""
+    """How far a reader may read."""
 
     LOG_END = "log end"
-    """Followers."""
+    """For followers."""
     HIGH_WATERMARK = "high watermark"
     LAST_STABLE = "last stable offset"
-    """read_committed."""
+    """For read_committed consumers."""
 
 
 class Partition:
@@ -61,13 +61,13 @@ class Partition:
         self.leader = NO_LEADER
         self.leader_epoch = LeaderEpoch(NO_EPOCH)
         self.controller_epoch = ControllerEpoch(NO_EPOCH)
-        """Of the controller that gave this leadership: ISR writes carry it, whoever is controller by now."""
+        """Epoch of the controller that sent the last order. ISR writes carry it, also under a newer controller."""
         self.zk_version = -1
         self.assignment = Assignment(())
         self.isr: tuple[BrokerId, ...] = ()
         self.pending_isr: tuple[BrokerId, ...] | None = None
         self.superseded = False
-        """The state znode belongs to a later leader epoch: no ISR write until the LeaderAndIsr that tells of it."""
+        """The state znode has a later leader epoch: no ISR write until its LeaderAndIsr arrives."""
         self.epoch_start_offset = rules.UNKNOWN_OFFSET
         self.followers: dict[BrokerId, Follower] = {}
 
@@ -78,7 +78,7 @@ class Partition:
         return self.leader == self.me and self.log is not None
 
     def make_leader(self, order: PartitionOrder, log: Log) -> bool:
-        """True if this broker was not the leader before. The new epoch is in the epoch cache before any append."""
+        """True if this broker was not the leader before. The epoch cache has the new epoch before any append."""
         was_leader = self.is_leader
         now, end = self._clock.monotonic(), log.log_end_offset
         log.epochs.assign(order.state.leader_epoch, end)
@@ -86,7 +86,7 @@ class Partition:
         for broker, follower in followers.items():
             known_end, known_start = follower.log_end_offset, follower.log_start_offset
             follower.reset(in_isr=broker in order.state.isr, now=now, leader_end=end)
-            if was_leader:  # the followers of the same leader have not truncated: what they had they still have
+            if was_leader:  # the leader is the same, so its followers have not truncated
                 follower.log_end_offset, follower.log_start_offset = known_end, known_start
         self.log = log
         self.followers = followers
@@ -114,7 +114,7 @@ class Partition:
     # --- access ---
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """KIP-320: who asks with another epoch than ours is told before anything else."""
+        """A request with another leader epoch is refused before anything else (KIP-320)."""
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -153,7 +153,7 @@ class Partition:
         return log.append_as_leader(records, self.leader_epoch)
 
     def acknowledged(self, required_offset: int) -> ErrorCode | None:
-        """State of an acks=all produce that needs everything below `required_offset`; None while it must wait."""
+        """The outcome of an acks=all produce that needs everything below `required_offset`; None while it must wait."""
         if self.log is None or not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.log.failed:
@@ -202,7 +202,7 @@ class Partition:
         return tuple(b for b in self.isr if b not in gone) if gone else None
 
     def proposed_expansion(self, broker: BrokerId, is_alive: Callable[[BrokerId], bool]) -> tuple[BrokerId, ...] | None:
-        """Only a broker that we know to be alive: else the controller and we would push it in and out (KAFKA-14140)."""
+        """Only a live broker may join, or leader and controller would add and remove it in turn (KAFKA-14140)."""
         if self.log is None or broker in self.isr or broker not in self.followers or not self._may_propose():
             return None
         fits = rules.may_join(
@@ -214,21 +214,21 @@ class Partition:
         return self.is_leader and self.pending_isr is None and not self.superseded
 
     def settle_isr(self, isr: tuple[BrokerId, ...], zk_version: int) -> None:
-        """ZooKeeper holds this ISR under our leader epoch."""
+        """ZooKeeper holds this ISR under this leader's epoch."""
         self.isr = isr
         self.zk_version = zk_version
         self.pending_isr = None
 
     def lose_isr_write(self) -> None:
-        """Somebody wrote the znode under a later epoch. Our write may have been in force before, so the proposed ISR
-        goes on counting for the high watermark until the controller tells what holds now."""
+        """The znode has a later epoch. The write may have been in force before that, so the proposed ISR still counts
+        for the high watermark until the controller sends the state that holds now."""
         self.superseded = True
 
-    # --- what the gauges ask ---
+    # --- for the gauges ---
 
     @property
     def is_under_replicated(self) -> bool:
-        """Replicas that a reassignment is just adding are not missing."""
+        """Replicas that a reassignment is still adding do not count as missing."""
         wanted = len(self.assignment.replicas) - len(self.assignment.adding)
         return self.is_leader and len(self.isr) < wanted
 

@@ -1,5 +1,8 @@
-"""How many partitions we lead, and how many of those lack replicas: counted when a partition changes, not when somebody
-asks. A scrape of a broker with 100,000 partitions reads five integers (design D13: counters change in apply)."""
+"""How many partitions this broker leads, and how many of those lack replicas.
+
+The counts change when a partition changes, so that a scrape of a broker with 100,000 partitions reads five integers
+(design D13).
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,7 @@ class PartitionGauges:
         self.reassigning = 0
 
     def update(self, partition: Partition) -> None:
-        """After every change of its role, its ISR or its assignment; one that we neither lead nor hold counts for
-        nothing."""
+        """Call it after every change of role, ISR or assignment. Only partitions that this broker leads count."""
         before = self._counted.pop(partition.topic_partition, None)
         if before is not None:
             self._add(before, -1)

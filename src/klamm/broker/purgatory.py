@@ -1,10 +1,10 @@
 """Requests that wait: an acks=all produce for its followers, a fetch for its bytes.
 
-A waiter names the partitions it depends on and a condition. Whoever changes a partition (append, high watermark, new
-role) calls `check` for it, and what has become true is completed right there: the waiting coroutine runs in the next
-turn of the loop, with no timer and no poll in between. That chain bounds the latency of acks=all (design D6).
+A waiter names the partitions that it depends on and a condition. Code that changes a partition (append, high watermark,
+new role) calls `check` for it, which completes the waiters whose condition is now true: the waiting coroutine runs in
+the next turn of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6).
 
-Order: register, then test once more, then start the timer; otherwise a change between the caller's own test and the
+The order is: register, test once more, start the timer. Otherwise a change between the caller's own test and the
 registration would be lost.
 """
 
@@ -17,7 +17,7 @@ from klamm.model.ids import TopicPartition
 from klamm.model.requests import ClientConnection
 
 Condition = Callable[[TopicPartition | None], bool]
-"""True when the waiting is over. The argument is the partition that changed, None for a test of all."""
+"""True when the wait is over. The argument is the partition that changed; None means all of them."""
 
 
 class _Waiter:
@@ -44,8 +44,8 @@ class Purgatory:
         timeout: float,
         client: ClientConnection | None = None,
     ) -> bool:
-        """True when the condition came true, False after `timeout` seconds (at once when it is not positive), or when
-        the client has gone: else whoever asks for a long wait and leaves would fill our memory."""
+        """True when the condition holds; False after `timeout` seconds (at once if it is not positive) or when the
+        client disconnects, because clients that ask for long waits and leave would fill the memory."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(tuple(dict.fromkeys(keys)), condition, loop.create_future())
         for key in waiter.keys:
@@ -68,7 +68,7 @@ class Purgatory:
             self._forget(waiter)
 
     def check(self, key: TopicPartition) -> None:
-        """Complete what waits for `key` and has come true."""
+        """Complete the waiters for `key` whose condition now holds."""
         waiters = self._by_partition.get(key)
         if waiters is None:
             return

@@ -1,10 +1,10 @@
-"""The fetch path: read for followers and consumers, and wait by long poll until there is enough to read.
+"""The fetch path: reads for followers and consumers, and waits by long poll until there is enough to read.
 
-Limits (reference broker 4.2): partitions in request order, each up to its own limit and what the response has left;
-until one has yielded data, the first batch comes whole whatever its size. A follower's fetch says how far it has got:
-recorded once, by the first read, before the wait. The read after the wait starts from scratch, so that the answer shows
-the state at its completion, new errors included (4.3). The high watermark is not pushed to followers by ending their
-wait early (KAFKA-9952); it travels with their next fetch.
+Partitions are read in request order, each up to its own limit and the rest of the response's. Until one has yielded
+data, the first batch comes whole whatever its size (KIP-74). A follower's fetch says how far its log goes; the first
+read records that, before the wait. The read after the wait starts from scratch, so that the answer shows the state at
+its completion, including new errors. A new high watermark does not end the wait of followers (KAFKA-9952); it travels
+with their next fetch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Reads:
         refused: Sequence[FetchResult] = (),
         client: ClientConnection | None = None,
     ) -> list[FetchResult]:
-        """`refused` are partitions that the API checks turned down: they neither end the wait nor shorten it."""
+        """`refused` are partitions that the handler turned down: they are answered, but do not end the wait."""
         results = self._read_all(query, entries)
         if query.from_follower:
             self._record(query.replica_id, entries, results)
@@ -88,7 +88,7 @@ class Reads:
             self.bytes_out += size
 
     def _charge(self, results: Sequence[FetchResult]) -> None:
-        """To the quota of leaders, what throttled partitions gave."""
+        """Charge the leaders' quota for what throttled partitions returned."""
         for result in results:
             if len(result.records) and self._is_throttled(self._replicas.partitions[result.partition]):
                 self._replicas.leader_quota.record(len(result.records))
@@ -99,7 +99,7 @@ class Reads:
         partition = self._replicas.partition(entry.partition)
         log = partition.local_log(entry.current_leader_epoch, leader_only=query.leader_only)
         if query.from_follower and query.replica_id not in partition.followers:
-            # Not in the assignment that we know: one of us is behind (KAFKA-13837).
+            # The assignment known here does not have it: one of the two brokers is behind (KAFKA-13837).
             has_epoch = entry.current_leader_epoch != NO_EPOCH
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, log
@@ -119,7 +119,7 @@ class Reads:
     def _read(self, query: FetchQuery, entry: FetchPartition, max_bytes: int, at_least_one: bool) -> FetchResult:
         try:
             partition, log = self._log_for(query, entry)
-            at_end = entry.fetch_offset == partition.bound(log, query.bound)  # most partitions of most fetches
+            at_end = entry.fetch_offset == partition.bound(log, query.bound)  # true for most partitions of most fetches
             if at_end or self._is_held_back(query, partition):
                 return _result(entry.partition, log, b"", [] if query.read_committed else None)
             read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
@@ -140,7 +140,7 @@ class Reads:
         )
 
     def _is_throttled(self, partition: Partition) -> bool:
-        """What leaves this broker: the list of leaders names our own replica, not the follower's."""
+        """The leaders' list names this broker's replica, not the follower's."""
         if partition.log is None:
             return False
         throttled = partition.log.config.leader_replication_throttled_replicas
@@ -163,14 +163,14 @@ class Reads:
     def _is_over(
         self, query: FetchQuery, entries: Mapping[TopicPartition, FetchPartition], changed: TopicPartition | None
     ) -> bool:
-        """Asked for each change of one of the partitions: as long as one byte is enough, that one alone decides."""
+        """Called for each change of a partition. If one byte is enough, the changed partition alone decides."""
         candidates = entries.values() if changed is None else (entries[changed],)
         if not any(self._has_news(query, entry) for entry in candidates):
             return False
         return query.min_bytes <= 1 or self._is_enough(query, self._read_all(query, list(entries.values())))
 
     def _has_news(self, query: FetchQuery, entry: FetchPartition) -> bool:
-        """Something to read, or an error to tell."""
+        """There is something to read, or an error to report."""
         try:
             partition, log = self._log_for(query, entry)
         except KafkaError:

@@ -1,10 +1,10 @@
-"""All partitions of this broker: what the controller orders, what ISRs become, who is woken when something moved.
+"""All partitions of this broker: obeys the controller's orders, maintains ISRs, and wakes requests that wait.
 
-Control requests are applied one at a time, whole (`_orders` is the replica state lock), in slices so that the loop is
-not held: between two slices data requests go on. Fencing in this order: broker epoch, controller epoch (one memory for
-the three APIs), leader epoch per partition (reference controller 7.4, 8.3, 8.4).
+Control requests are applied whole and one at a time (`_orders` is the replica state lock), but in slices, so that data
+requests go on between two slices. Requests are fenced by broker epoch, then by controller epoch (one memory for the
+three APIs), then by leader epoch per partition.
 
-The data paths are in `append` and `reads`; both end here when a partition's end or high watermark has moved.
+The data paths are in `appends` and `reads`; both call this module when a partition's end or high watermark has moved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from klamm.zookeeper.znodes import log_dir_event
 
 PARTITIONS_PER_SLICE: Final = 200
 SILENCE_SHARE: Final = 2 / 3
-"""Of the session timeout: without an answer from ZooKeeper for that long, somebody else may soon lead (design D1)."""
+"""Share of the session timeout. After so long without an answer from ZooKeeper, another broker may soon lead
+(design D1)."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class ReplicaManager:
         self._configs = configs
         self._events = events
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        """Set by whoever registers this broker, at every registration."""
+        """Set at every registration of this broker."""
         self.controller_epoch = INITIAL_CONTROLLER_EPOCH
         self.is_shutting_down = False
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -105,7 +106,7 @@ class ReplicaManager:
             on_append=self.moved,
         )
 
-    # --- life ---
+    # --- start and stop ---
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ReplicaManager]:
@@ -126,14 +127,14 @@ class ReplicaManager:
                 for timer in timers:
                     timer.cancel()
                 for partition in self.partitions.values():
-                    partition.pending_isr = None  # ends writes whose outcome nobody waits for any more
+                    partition.pending_isr = None  # ends ISR writes that are still under way
                 self._tasks = None
         if self._has_orders.is_set():
             self.logs.checkpoint_high_watermarks()
 
     async def _shrink_isrs(self) -> None:
-        """Also the moment at which a follower outside the ISR stops holding the high watermark back: it has not fetched
-        for the lag limit, and no other event would tell."""
+        """Also lets the high watermark go on where it waits for a follower outside the ISR that has not fetched within
+        the lag limit: no other event would do that."""
         while True:
             await asyncio.sleep(self._max_lag / 2)
             for chunk in _slices(list(self.partitions.values())):
@@ -144,17 +145,18 @@ class ReplicaManager:
                 await asyncio.sleep(0)
 
     async def _checkpoint_high_watermarks(self) -> None:
-        """Not before the first LeaderAndIsr: until then we know only a part, and would overwrite the file with it."""
+        """Starts with the first LeaderAndIsr: a file written before that would lack most partitions."""
         await self._has_orders.wait()
         while True:
             await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
             self.logs.checkpoint_high_watermarks()
 
-    # --- questions ---
+    # --- lookup ---
 
     def partition(self, name: TopicPartition) -> Partition:
-        """Raises what a client is to see when it is not here: 6 while the cluster knows it (its leader may not yet
-        have heard), 3 when nobody does, 56 when its directory is dead."""
+        """Raises the error for the client if the partition is not here: NOT_LEADER_OR_FOLLOWER while the cluster knows
+        it (the leader may not have received its order yet), UNKNOWN_TOPIC_OR_PARTITION if not, KAFKA_STORAGE_ERROR if
+        its directory has failed."""
         partition = self.partitions.get(name)
         if self.logs.is_offline(name):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is in a failed log directory")
@@ -164,18 +166,18 @@ class ReplicaManager:
         return partition
 
     def may_acknowledge(self) -> bool:
-        """After 2/3 of the session timeout in silence a leader cannot know that it still is one (design D1)."""
+        """After 2/3 of the session timeout in silence a leader cannot be sure that it still leads (design D1)."""
         return self._zk.silence() <= SILENCE_SHARE * self._zk.session_timeout_ms / 1000
 
-    # --- what moved ---
+    # --- partitions that moved ---
 
     def moved(self, name: TopicPartition) -> None:
-        """The end or the high watermark of a partition moved, or its role changed: complete what waits for that."""
+        """A partition's end or high watermark moved, or its role changed: complete the requests that wait for it."""
         self.waiting_produces.check(name)
         self.waiting_fetches.check(name)
 
     def after_append(self, partition: Partition) -> None:
-        """A leader alone in its ISR commits by its own append; its followers' fetches wait for the bytes anyway."""
+        """A leader that is alone in its ISR commits by its own append; fetches wait for the bytes in any case."""
         if partition.maybe_increment_high_watermark():
             self.waiting_produces.check(partition.topic_partition)
         self.waiting_fetches.check(partition.topic_partition)
@@ -215,7 +217,7 @@ class ReplicaManager:
         )
 
     def _log_moved(self, name: TopicPartition) -> None:
-        """The same records in another directory: whoever held the old log takes the new one."""
+        """The same records are in another directory: the partition and its fetcher take the new log."""
         partition = self.partitions.get(name)
         if partition is None or partition.log is None:
             return
@@ -227,7 +229,7 @@ class ReplicaManager:
         self.moved(name)
 
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
-        log.error("log directory %s failed with %d partitions", directory, len(names))
+        log.error("log directory %s failed, it holds %d partitions", directory, len(names))
         self.fetchers.remove(names)
         for name in names:
             self.partitions.pop(name, None)
@@ -243,7 +245,7 @@ class ReplicaManager:
                 )
                 return
             except ZooKeeperError as error:
-                log.warning("failed log directory not announced yet: %s", error)
+                log.warning("the failed log directory is not announced yet: %s", error)
                 await asyncio.sleep(1)
 
     # --- fencing ---
@@ -253,7 +255,7 @@ class ReplicaManager:
             return ErrorCode.STALE_BROKER_EPOCH
         if sender.controller_epoch < self.controller_epoch:
             log.info(
-                "request of controller %d refused: epoch %d, the latest is %d",
+                "refused a request of controller %d: its epoch is %d, the latest is %d",
                 sender.controller_id,
                 sender.controller_epoch,
                 self.controller_epoch,
@@ -302,13 +304,14 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         known = self.partitions.get(order.partition)
         if known is not None and order.state.leader_epoch <= known.leader_epoch:
-            return ErrorCode.STALE_CONTROLLER_EPOCH  # normal after a fail-over, when all is told again
+            return ErrorCode.STALE_CONTROLLER_EPOCH  # normal after a fail-over, which sends everything again
         if self.me not in order.assignment.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
     async def _open_logs(self, orders: Sequence[PartitionOrder]) -> dict[TopicPartition, Log | Exception]:
-        """The log of each partition, or why there is none: then its epoch stays old and it can be ordered again."""
+        """The log of each partition, or the error. A partition with an error keeps its old epoch, so that the order can
+        be repeated."""
         found: dict[TopicPartition, Log | Exception] = {}
         missing: list[PartitionOrder] = []
         for order in orders:
@@ -327,7 +330,7 @@ class ReplicaManager:
                 found |= await self.logs.create_many(
                     (order.partition, configs[order.partition.topic], order.is_new) for order in missing
                 )
-                if self._configs.generation != generation:  # a change that came meanwhile met no log
+                if self._configs.generation != generation:  # a change during the await found no log to change
                     for topic, config in (await self._configs.read(topics)).items():
                         self.logs.reconfigure(topic, config)
             except ZooKeeperError as error:
@@ -335,15 +338,15 @@ class ReplicaManager:
         return found
 
     def _forget_former_life(self, order: PartitionOrder) -> None:
-        """A new replica has no records. What lies here under its name is of another: a StopReplica never came, because
-        the controller that owed it died, and the topic may have been deleted and created again since."""
+        """A new replica has no records, so a log of its name belongs to an earlier one. Its StopReplica never came,
+        because the controller died, and the topic may have been deleted and created again since."""
         stray = self.logs.get(order.partition)
         if order.is_new and stray is not None and order.partition not in self.partitions and stray.log_end_offset > 0:
-            log.warning("%s is new here: what a former one of that name left is removed", order.partition)
+            log.warning("%s is new here: removing the log of an earlier partition of that name", order.partition)
             try:
                 self.logs.delete(order.partition)
             except KafkaError as error:
-                log.error("%s: %s", order.partition, error)  # its directory is offline by now, and is answered so
+                log.error("%s: %s", order.partition, error)  # its directory is offline now, and the answer says so
 
     def _obey(
         self,
@@ -352,16 +355,16 @@ class ReplicaManager:
         answers: dict[TopicPartition, ErrorCode],
         sender: Sender,
     ) -> list[Partition]:
-        """Returns those that now follow, not yet fetched."""
+        """Returns the partitions that now follow; their fetchers are not started yet."""
         self.fetchers.remove(order.partition for order in orders)
         changes: list[StateChange] = []
         followers: list[Partition] = []
         cause = f"leader-and-isr from controller {sender.controller_id}"
         for order in orders:
-            # As it is now: while the other logs were opened, this one may have moved to another directory.
+            # Look it up again: while the other logs were opened, this one may have moved to another directory.
             opened = self.logs.get(order.partition) or logs[order.partition]
             if isinstance(opened, Exception):
-                log.error("%s cannot follow its order: %s", order.partition, opened)
+                log.error("%s cannot obey its order: %s", order.partition, opened)
                 answers[order.partition] = _storage_code(opened)
                 continue
             partition = self._partition_for(order.partition)
@@ -374,9 +377,9 @@ class ReplicaManager:
                 followers.append(partition)
             else:
                 # The log stays open, so that its high watermark stays in the checkpoint; nothing else changes.
-                # Without any leader (-1) that is the normal order between a death and an election.
+                # Leader -1 is normal between the death of a leader and the election.
                 level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
-                log.log(level, "%s: leader %d is not alive, nobody to follow", order.partition, order.state.leader)
+                log.log(level, "%s: leader %d is not alive, not following it", order.partition, order.state.leader)
                 partition.log = opened
                 self.gauges.update(partition)
                 continue
@@ -402,7 +405,7 @@ class ReplicaManager:
                 return ControlAnswer(error, {})
             answers = {order.partition: self._judge_stop(order) for order in orders}
             accepted = [order for order in orders if answers[order.partition] is ErrorCode.NONE]
-            self.fetchers.remove(order.partition for order in accepted)  # before any deletion: KAFKA-10371
+            self.fetchers.remove(order.partition for order in accepted)  # before any deletion (KAFKA-10371)
             for chunk in _slices(accepted):
                 for order in chunk:
                     if order.delete:
@@ -410,7 +413,7 @@ class ReplicaManager:
                     self.moved(order.partition)
                 await asyncio.sleep(0)
             if any(order.delete for order in accepted) and self._has_orders.is_set():
-                self.logs.checkpoint_high_watermarks()  # once per request: KAFKA-10002
+                self.logs.checkpoint_high_watermarks()  # once per request (KAFKA-10002)
             self.fetchers.stop_idle()
             return ControlAnswer(ErrorCode.NONE, answers)
 
@@ -420,7 +423,7 @@ class ReplicaManager:
         known = self.partitions.get(order.partition)
         if known is None or order.leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
             return ErrorCode.NONE
-        # Equal is accepted, else a replica survives a cancelled reassignment (KAFKA-13972).
+        # An equal epoch is accepted, or a replica would survive a cancelled reassignment (KAFKA-13972).
         return ErrorCode.FENCED_LEADER_EPOCH if order.leader_epoch < known.leader_epoch else ErrorCode.NONE
 
     def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:
@@ -448,13 +451,13 @@ def role_of(partition: Partition) -> str:
 
 
 def _unfit_for_a_directory(partition: TopicPartition) -> KafkaError | None:
-    """A topic's name becomes that of a directory: whoever may send orders must not choose another place by it."""
+    """The topic's name becomes part of a path: an order must not be able to choose another directory."""
     try:
         validate_name(partition.topic)
     except KafkaError as error:
         return error
     if partition.partition < 0:
-        return KafkaError(ErrorCode.INVALID_PARTITIONS, f"there is no partition {partition.partition}")
+        return KafkaError(ErrorCode.INVALID_PARTITIONS, f"invalid partition number {partition.partition}")
     return None
 
 

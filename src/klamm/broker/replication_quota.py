@@ -1,8 +1,8 @@
-"""How fast throttled replicas may be filled: bytes per second, one limit for what we lead and one for what we follow.
+"""How fast throttled replicas may be filled, in bytes per second: one limit as leader and one as follower (KIP-73).
 
-A limit concerns only the replicas that the topic's configuration names (`*`, or `partition:broker`), and of these only
-such that are not in sync yet: a follower in the ISR is never held back, else acks=all would wait for it. The rate is
-taken over the last 11 seconds, as Kafka does, so a burst is paid for afterwards.
+A limit applies only to the replicas that the topic's configuration names (`*`, or `partition:broker`), and only while
+they are not in sync: holding a follower in the ISR back would delay acks=all. The rate is an average over the last 11
+seconds, as in Kafka, so a burst is paid for afterwards.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def is_named(throttled: Collection[str], partition: int, broker: BrokerId) -> bo
 
 
 class ReplicationQuota:
-    """Of one direction."""
+    """The quota of one direction."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.limit: float | None = None
-        """Bytes per second; None: as fast as it goes."""
+        """Bytes per second. None means unlimited."""
         self._samples: deque[list[float]] = deque()
-        """[start, bytes] of each second in which something was recorded."""
+        """Start and bytes of each second that has any."""
 
     def record(self, size: int) -> None:
         now = self._clock.monotonic()

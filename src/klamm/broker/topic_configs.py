@@ -1,7 +1,7 @@
-"""Configuration of topics as ZooKeeper holds it, on top of this broker's defaults.
+"""The configuration of topics: ZooKeeper's overrides on top of this broker's defaults.
 
-Read when a log is created. A znode that cannot be used (edited by hand, written by a newer version) must not keep a
-partition offline: its bad keys are reported and left out, the rest applies.
+It is read when a log is created. A bad znode (edited by hand, or written by a newer version) must not keep a partition
+offline: bad keys are reported and left out, the rest applies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class TopicConfigs:
         self.defaults = defaults
         self._patience = patience
         self.generation = 0
-        """Grows when overrides were reported to have changed: what was read before may be old."""
+        """Grows with every reported change of overrides: what was read before may be outdated."""
 
     async def read(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Waits out a lost connection for a while: the controller does not repeat an order that we failed to follow.
-        Then raises ConnectionLoss or SessionExpired."""
+        """Retries for a while when the connection is lost, because the controller does not repeat a failed order. Then
+        raises ConnectionLoss or SessionExpired."""
         names = sorted(topics)
         paths = [config.topic_path(name) for name in names]
         deadline = self._clock.monotonic() + self._patience
@@ -51,7 +51,7 @@ class TopicConfigs:
         try:
             overrides = config.decode(path, data)
         except ZNodeError as error:
-            log.error("topic configuration not used: %s", error)
+            log.error("ignoring a topic configuration: %s", error)
             return self.defaults
         return usable_config(self.defaults, overrides, path)
 

@@ -1,9 +1,9 @@
 """Topic administration: what makes a topic valid, and the two znodes that make it exist.
 
-Creation is not a controller event: whoever handles it (the controller for CreateTopics, any broker for auto-creation)
-validates, writes /config/topics/<t>, then creates /brokers/topics/<t>; the controller reacts to its watch (reference
-controller 2.4, broker 5.6 and 6). A topic that is marked for deletion is not created again before it is gone: its new
-life would inherit the deletion, or its old bytes.
+Creation is not a controller event. The broker that handles it (the controller for CreateTopics, any broker for
+auto-creation) validates, writes /config/topics/<t>, then creates /brokers/topics/<t>, and the controller reacts to its
+watch. A topic that is marked for deletion is not created again before it is gone: the new topic would inherit the
+deletion, or the old bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from klamm.zookeeper.znodes import broker_id, config, delete_topics, topic
 NAME_CHARACTERS_MAX: Final = 249
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 DEFAULT: Final = -1
-"""Partitions or replication factor: take the broker's."""
+"""Take the broker's default number of partitions or replication factor."""
 
 
 class NewTopic(NamedTuple):
@@ -37,7 +37,7 @@ class NewTopic(NamedTuple):
 
 
 class PlannedTopic(NamedTuple):
-    """Valid, placed, not yet written."""
+    """A topic that is valid and placed, but not written yet."""
 
     name: str
     replicas: Placement
@@ -51,9 +51,9 @@ class PlannedTopic(NamedTuple):
 class Growth(NamedTuple):
     name: str
     partitions: int
-    """In all, afterwards."""
+    """The total after the growth."""
     assignment: Sequence[Sequence[BrokerId]] | None = None
-    """Of the new ones, in order."""
+    """Replicas of the new partitions, in order."""
 
 
 def validate_name(name: str) -> None:
@@ -71,13 +71,13 @@ def validate_name(name: str) -> None:
 
 
 def colliding(name: str, topics: Sequence[str]) -> list[str]:
-    """'.' and '_' become one character in metric names, so `a.b` and `a_b` cannot both exist."""
+    """Metric names turn '.' into '_', so `a.b` and `a_b` cannot both exist."""
     flat = name.replace(".", "_")
     return [other for other in topics if other != name and other.replace(".", "_") == flat]
 
 
 def validate_assignment(assignment: Mapping[int, Sequence[BrokerId]]) -> Placement:
-    """Unknown brokers are accepted: the partition waits for them."""
+    """Accepts unknown brokers: the partition waits for them."""
     lists = [tuple(assignment[partition]) for partition in sorted(assignment)]
     if sorted(assignment) != list(range(len(assignment))):
         reason = "partitions must be numbered from 0 without gaps"
@@ -93,7 +93,7 @@ def validate_assignment(assignment: Mapping[int, Sequence[BrokerId]]) -> Placeme
 def plan_growth(
     growth: Growth, existing: Mapping[int, Assignment], brokers: Sequence[PlacementBroker]
 ) -> dict[int, Assignment]:
-    """The new partitions of a topic. Placement goes on where partition 0 began."""
+    """The new partitions of a topic. Placement continues from the first replica of partition 0."""
     if any(assignment.is_being_reassigned for assignment in existing.values()):
         raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"A partition of '{growth.name}' is being reassigned.")
     count = len(existing)
@@ -142,7 +142,7 @@ class TopicAdmin:
         self._replication_factor_default = replication_factor_default
 
     async def dedicated_controllers(self, brokers: Sequence[BrokerId]) -> frozenset[BrokerId]:
-        """Those of them that are no place for replicas. Only registrations tell: UpdateMetadata has no such field."""
+        """The brokers that take no replicas. Only their registrations say so: UpdateMetadata has no such field."""
         paths = [broker_id.path(broker) for broker in brokers]
         dedicated = set()
         for broker, path, node in zip(brokers, paths, await self._zk.get_many(paths), strict=True):
@@ -150,13 +150,13 @@ class TopicAdmin:
                 if node is not None and broker_id.decode(path, node.data).controller_only:
                     dedicated.add(broker)
             except ZNodeError:
-                continue  # the controller reports it
+                continue  # the controller reports the broken znode
         return frozenset(dedicated)
 
     def plan(
         self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
     ) -> PlannedTopic:
-        """Everything that can be refused without ZooKeeper."""
+        """Validate and place a topic, as far as that is possible without ZooKeeper."""
         validate_name(new.name)
         topic_config(self.config_defaults, new.configs)
         configs = {key: value for key, value in new.configs.items() if value is not None}
@@ -181,13 +181,13 @@ class TopicAdmin:
         return place(brokers, range(partitions), factor, start=start, shift=shift, mode=mode)
 
     def _check_count(self, partitions: int) -> None:
-        """Before anything of that size is made: a request of a few bytes can ask for two billion."""
+        """Comes before any allocation of that size: a request of a few bytes can ask for two billion partitions."""
         if partitions > self._partitions_max:
-            reason = f"{partitions} partitions: klamm.max.partitions.per.topic is {self._partitions_max}."
+            reason = f"{partitions} partitions exceed klamm.max.partitions.per.topic={self._partitions_max}."
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
 
     async def check(self, planned: PlannedTopic) -> None:
-        """What only ZooKeeper knows: the name is free, does not collide, and is not on its way out."""
+        """Check in ZooKeeper that the name is free, does not collide, and is not being deleted."""
         existing = await self._zk.children(topic.PARENT)
         if planned.name in existing:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' already exists.")
@@ -198,7 +198,8 @@ class TopicAdmin:
             )
         if await self._zk.exists(delete_topics.path(planned.name)) is not None:
             raise KafkaError(
-                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' is marked for deletion and not yet gone."
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                f"Topic '{planned.name}' is marked for deletion and still exists.",
             )
 
     async def create(self, planned: PlannedTopic) -> None:
@@ -211,7 +212,7 @@ class TopicAdmin:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{planned.name}' already exists.") from None
 
     async def _write_config(self, planned: PlannedTopic) -> None:
-        """Always, even without overrides; what a topic of the same name left behind is overwritten."""
+        """Write it even without overrides, and over what an earlier topic of the same name left behind."""
         path, data = config.topic_path(planned.name), config.encode(planned.configs)
         try:
             await self._zk.create(path, data)
@@ -219,8 +220,8 @@ class TopicAdmin:
             await self._zk.set(path, data)
 
     async def grow(self, growth: Growth, brokers: Sequence[PlacementBroker], *, validate_only: bool = False) -> range:
-        """Numbers of the new partitions. Written with the version that was read: a reassignment writes the same
-        znode."""
+        """Returns the numbers of the new partitions. The write is conditional on the version that was read, because a
+        reassignment writes the same znode."""
         self._check_count(growth.partitions)
         if await self._zk.exists(delete_topics.path(growth.name)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{growth.name}' is being deleted.")
@@ -245,4 +246,4 @@ class TopicAdmin:
         try:
             await self._zk.create(delete_topics.path(name))
         except NodeExists:
-            pass  # somebody asked before: the same wish
+            pass  # already marked

@@ -1,7 +1,8 @@
-"""Where a follower's log departs from its leader's (KIP-101, KIP-279): the answer to OffsetsForLeaderEpoch as a table.
+"""Where a follower's log departs from its leader's (KIP-101, KIP-279): what to do with each answer to
+OffsetForLeaderEpoch.
 
-Pure. The follower asked for the end of its own latest epoch; the leader answered with the largest epoch it has that is
-not above, and where that one ends. Repeated until both agree on an epoch (reference controller 8.6).
+Pure. The follower asks for the end of its own latest epoch. The leader answers with its largest epoch that is not
+later, and where that one ends. This repeats until both agree on an epoch.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from klamm.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, EpochEndO
 class Truncation(NamedTuple):
     offset: int
     done: bool
-    """False: truncate, then ask again with what is the latest epoch afterwards."""
+    """False means: truncate, then ask again with the latest epoch that remains."""
 
 
 def truncation(leader: EpochEndOffset, local: EpochEndOffset, *, log_end: int, initial_offset: int) -> Truncation:
-    """`local` is our own end of the epoch that the leader named, `initial_offset` the high watermark at the start."""
+    """`local` is the follower's end of the epoch that the leader named; `initial_offset` is its high watermark at the
+    start."""
     if leader.offset == UNDEFINED_OFFSET:
         return Truncation(initial_offset, done=True)
     if leader.epoch == UNDEFINED_EPOCH or local.offset == UNDEFINED_OFFSET:

@@ -1,1 +1,1 @@
-"""asyncio listener and client connections that carry klamm.wire."""
+"""Listeners and client connections on asyncio, which carry the bytes of klamm.wire."""

@@ -1,8 +1,8 @@
 """A connection to a broker: requests out, responses back in the order of the requests.
 
-Used by the controller's channels, the follower fetchers and the command line. A connection that breaks fails what is in
-flight with ConnectionError and stays broken: whoever owns it makes a new one. Correlation ids are checked, because a
-response that answers another request is worse than none.
+The controller's channels, the fetchers and the command line use it. A connection that breaks fails the requests in
+flight with ConnectionError and stays broken; its owner makes a new one. Correlation ids are checked, because an answer
+to another request is worse than none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BrokerConnection:
         return self._wire is not None and self._wire.is_open
 
     async def connect(self, timeout: float = 30.0) -> None:
-        """Raises OSError: ConnectionRefusedError only when the other side actively refused; TimeoutError is one too."""
+        """Raises OSError, also for a timeout; ConnectionRefusedError only if the other side actively refused."""
         async with asyncio.timeout(timeout):
             wire = _Wire()
             await self._network.connect(lambda: wire, self.host, self.port)
@@ -46,7 +46,7 @@ class BrokerConnection:
     async def request(
         self, api_key: ApiKey, version: int, chunks: Sequence[Buffer], *, timeout: float | None = None
     ) -> memoryview:
-        """The response's body. A timeout closes the connection: the late answer could be taken for another's."""
+        """The response's body. A timeout closes the connection: a late answer could be taken for another one."""
         if self._wire is None or not self._wire.is_open:
             raise ConnectionError(f"not connected to {self.host}:{self.port}")
         future = self.send(api_key, version, chunks)
@@ -55,26 +55,26 @@ class BrokerConnection:
                 return await future
         except TimeoutError:
             self.abort()
-            raise TimeoutError(f"{self.host}:{self.port} did not answer {api_key.name} in {timeout} s") from None
+            raise TimeoutError(f"{self.host}:{self.port} did not answer {api_key.name} within {timeout} s") from None
         except asyncio.CancelledError:
             self.abort()
             raise
 
     def send(self, api_key: ApiKey, version: int, chunks: Sequence[Buffer]) -> asyncio.Future[memoryview]:
-        """Send now, without waiting: pipelined requests are answered in their order."""
+        """Send without waiting for the answer. Answers come in the order of the requests."""
         assert self._wire is not None, "connect first"
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_MODULUS
         header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
         return self._wire.send(header, [request_head(header, sum(map(len, chunks))), *chunks])
 
     async def wait_lost(self) -> None:
-        """Until the connection that is open now is gone, idle or not, whoever ended it; at once if none is."""
+        """Wait until the current connection has ended, from either side. Returns at once if there is none."""
         if self._wire is not None:
             await self._wire.lost.wait()
 
     def abort(self) -> None:
         if self._wire is not None:
-            self._wire.abort(ConnectionError(f"connection to {self.host}:{self.port} given up"))
+            self._wire.abort(ConnectionError(f"connection to {self.host}:{self.port} aborted"))
 
     async def close(self) -> None:
         if self._wire is not None:
@@ -98,7 +98,7 @@ class _Wire(asyncio.Protocol):
         return self._transport is not None and self._error is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the broker closed the connection"))
@@ -134,12 +134,12 @@ class _Wire(asyncio.Protocol):
                 del self._buffer[:end]
                 self._on_response(frame)
         except ProtocolError as error:
-            self.abort(ConnectionError(f"the broker's answer makes no sense: {error}"))
+            self.abort(ConnectionError(f"the broker sent an invalid answer: {error}"))
 
     def _on_response(self, frame: memoryview) -> None:
         (correlation_id,) = CORRELATION.unpack_from(frame)
         if not self._waiting:
-            raise ProtocolError("nobody asked")
+            raise ProtocolError("a response without a request")
         header, future = self._waiting.popleft()
         if correlation_id != header.correlation_id:
             self._waiting.appendleft((header, future))

@@ -1,6 +1,6 @@
-"""The real clock behind the port: wall time from the system, durations from the running event loop.
+"""The real clock: wall time from the system, durations from the running event loop.
 
-Monotonic time is the loop's own, so that a deadline compared here and a timer set there never disagree.
+Monotonic time is the loop's own, so that a deadline and a timer never disagree.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 
 class SystemClock:
-    """Of one event loop: made while it runs, or bound to it on the first question."""
+    """Belongs to the event loop that runs at the first call of `monotonic`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

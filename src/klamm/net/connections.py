@@ -1,9 +1,11 @@
-"""How many connections a broker takes, and from whom: Kafka's limits, over all of its listeners (reference broker 8.1).
+"""How many connections a broker takes over all of its listeners: Kafka's ConnectionQuotas.
 
-- More than `max.connections.per.ip` from one address (or what an override gives it): accepted and closed at once.
-- `max.connections` in all: a newcomer waits, connected but not read, until another one goes, as it would in the backlog
-  of an acceptor that has stopped accepting. The listener that brokers use among themselves is exempt, if it is one of
-  its own: it takes the place of whoever has been silent for longest on another one.
+- An address may have `max.connections.per.ip` connections, or what an override says. More are accepted and closed at
+  once.
+- All listeners together may have `max.connections`. A further connection waits, connected but not read, until another
+  one ends, as it would in the backlog of an acceptor that has stopped accepting. The listener that brokers use among
+  themselves is exempt if clients do not share it: its connections replace those of other listeners that have been
+  silent for longest (KIP-402).
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ class LimitedConnection(Protocol):
 
     @property
     def is_protected(self) -> bool:
-        """On the listener of the brokers."""
+        """The connection is on the brokers' own listener."""
 
     @property
     def last_active(self) -> float: ...
 
     def admit(self) -> None:
-        """A place is free: begin to read."""
+        """There is room now: begin to read."""
 
     def close(self, reason: str) -> None: ...
 
 
 class ConnectionLimits:
-    """One for all listeners of a broker. Closing a connection leads to `left`, at once or later."""
+    """Shared by all listeners of a broker. Closing a connection leads to `left`, at once or later."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class ConnectionLimits:
         return admission
 
     def left(self, connection: LimitedConnection) -> None:
-        """Of one that `entered` did not refuse."""
+        """Call it for every connection that `entered` did not refuse."""
         self._by_host[connection.host] -= 1
         if not self._by_host[connection.host]:
             del self._by_host[connection.host]
@@ -98,5 +100,5 @@ class ConnectionLimits:
         candidates = [connection for connection in self._admitted if not connection.is_protected]
         if candidates:
             quietest = min(candidates, key=lambda connection: connection.last_active)
-            del self._admitted[quietest]  # its end may take a moment: the next broker shall find another one
-            quietest.close("a broker needs its place: max.connections is reached")
+            del self._admitted[quietest]  # closing may take a moment, and the next broker must not choose it again
+            quietest.close("max.connections is reached and a broker needs the connection")

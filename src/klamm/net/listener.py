@@ -1,13 +1,13 @@
 """A listener: accepts connections, hands each request to a handler, sends the answers in order.
 
-One request at a time per connection (`wire/server_connection.py`). While one is being handled nothing more is read from
-that socket, so TCP itself slows a client that pipelines and memory stays bounded. Other connections go on, each in its
-own task. Answers leave by `writelines`; their record data is never copied together.
+A connection has one request at a time (`wire/server_connection.py`). While it is handled nothing more is read from the
+socket, so TCP slows a client that pipelines, and memory stays bounded. Other connections go on, each in its own task.
+Answers leave by `writelines`; their record data is never joined.
 
-A client that disconnects does not cancel what it asked for: an append that has begun is finished, its answer dropped;
-what merely waits is told that nobody waits with it any more (`ClientConnection`). A throttled client gets its answer at
-once and is not read for as long as the answer says (KIP-219). Silence for `idle_seconds` closes a connection, a request
-in work or not. Every connection that we close, for whatever reason, leaves one line in the log.
+A client that disconnects does not cancel its request: an append that has begun is finished and its answer dropped, but
+a wait ends early (`ClientConnection`). A throttled client gets its answer at once, and its connection is not read for
+as long as the answer says (KIP-219). Silence for `idle_seconds` closes a connection, even while a request is handled.
+Every connection that the listener closes leaves one line in the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Listener:
         idle_seconds: float | None = None,
         is_protected: bool = False,
     ) -> None:
-        """`limits` is shared by a broker's listeners; `is_protected`: of the brokers alone, exempt from the total."""
+        """A broker's listeners share `limits`. `is_protected` means that only brokers use the listener, which is then
+        exempt from the total."""
         self._network = network
         self.name = name
         self._host = host
@@ -79,14 +80,14 @@ class Listener:
         return len(self._connections)
 
     async def bind(self) -> None:
-        """Take the port. Connections queue until `serve`: a broker knows its address before it is ready to answer."""
+        """Take the port. Requests wait until `serve`: a broker knows its address before it is ready to answer."""
         self._listening = await self._network.listen(self._accept, self._host, self._wanted_port)
 
     def serve(self) -> None:
         self._serving.set()
 
     async def close(self) -> None:
-        """Stop accepting, drop what waits, close every connection: clients see a reset, not an error."""
+        """Stop accepting, drop waiting requests, close every connection. Clients see a reset, not an error."""
         if self._listening is not None:
             self._listening.close()
         if self._idle_sweep is not None:
@@ -108,7 +109,7 @@ class Listener:
             await self.close()
 
     def register_metrics(self, metrics: MetricsRegistry) -> None:
-        """Under the names of Kafka's selector; we have one, which Kafka would call processor 0."""
+        """The names are those of Kafka's selectors; the only one here is network processor 0."""
 
         def read(name: str, value: Callable[[], int]) -> None:
             metrics.read("kafka.server", "socket-server-metrics", name, value, listener=self.name, networkProcessor="0")
@@ -134,7 +135,7 @@ class Listener:
             self.closed += 1
 
     def _close_idle(self) -> None:
-        """Close what was silent too long, and look again when the next one can have been."""
+        """Close connections that were silent too long, and schedule the next check for the earliest possible one."""
         assert self._idle_seconds is not None
         loop = asyncio.get_running_loop()
         now, self._idle_sweep = loop.time(), None
@@ -152,7 +153,7 @@ class Listener:
         return RequestContext(ANONYMOUS, self.name, client_id, peer, self._privileged, connection)
 
     def sans_io(self) -> ServerConnection:
-        """A controller tells its brokers of a million partitions at once; nobody else has that much to say."""
+        """Only a controller sends large requests without records: it may describe a million partitions at once."""
         if self._privileged:
             return ServerConnection(self._frame_bytes_max, recordless_bytes_max=self._frame_bytes_max)
         return ServerConnection(self._frame_bytes_max)
@@ -184,23 +185,24 @@ class _Connection(asyncio.Protocol):
         return self._listener.is_protected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         address = transport.get_extra_info("peername")
         if address:
             self.host, self._peer = address[0], f"{address[0]}:{address[1]}"
         self._admission = self._listener.limits.entered(self)
         if self._admission is Admission.REFUSED:
-            self.close(f"{self.host} has its {self._listener.limits.allowed_from(self.host)} connections, or all wait")
+            limit = self._listener.limits.allowed_from(self.host)
+            self.close(f"more than {limit} connections from {self.host}, or too many wait")
 
     def admit(self) -> None:
         self._admission = Admission.ADMITTED
         if self._transport is not None:
             self._transport.resume_reading()
-            self.data_received(b"")  # what has come meanwhile
+            self.data_received(b"")  # handle what has arrived meanwhile
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._writable.set()  # whoever waits to write finds that there is nobody to write to
+        self._writable.set()  # a pending write finds the transport gone
         self._client.gone()
         self._lost.set()
         if self._admission is not Admission.REFUSED:
@@ -213,13 +215,13 @@ class _Connection(asyncio.Protocol):
         self._listener.bytes_in += len(data)
         self._wire.feed(data)
         if self._admission is Admission.WAITS:
-            # Not paused from the beginning: uvloop begins to read only after connection_made, whatever that wants.
+            # Pausing in connection_made has no effect: uvloop begins to read only after it.
             if self._transport is not None:
                 self._transport.pause_reading()
         elif self._task is None:
             self._task = asyncio.create_task(self._serve(), name=f"connection {self._peer}")
         elif self._transport is not None:
-            self._transport.pause_reading()  # resumed when the request in work is answered
+            self._transport.pause_reading()  # resumed when the current request is answered
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -228,13 +230,13 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     def close(self, reason: str) -> None:
-        """For a reason that lies not in its bytes. What it asked for last is finished, unanswered."""
+        """Close for a reason other than its bytes. Its current request is finished, but not answered."""
         logger.info("listener %s: closing connection of %s: %s", self._listener.name, self._peer, reason)
         if self._transport is not None:
             self._transport.abort()
 
     def end(self) -> None:
-        """The listener closes."""
+        """End the connection, because the listener closes."""
         if self._transport is not None:
             self._transport.abort()
         if self._task is not None:
@@ -247,7 +249,7 @@ class _Connection(asyncio.Protocol):
             await self._lost.wait()
 
     async def _serve(self) -> None:
-        """Until nothing more has arrived. The outermost loop of a connection: what fails here ends the connection."""
+        """Serve until nothing more has arrived. This is a connection's outermost loop: any error here closes it."""
         name = self._listener.name
         try:
             while (request := self._wire.next_request()) is not None:
@@ -293,6 +295,6 @@ class _Connection(asyncio.Protocol):
             stay()
 
     def _refuse(self) -> None:
-        """What was answered before still goes out; nothing more is read."""
+        """Earlier answers still go out; nothing more is read."""
         if self._transport is not None:
             self._transport.close()

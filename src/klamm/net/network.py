@@ -1,9 +1,9 @@
-"""The real network behind the port: TCP by the running event loop (asyncio's own or uvloop).
+"""The real network: TCP on the running event loop (asyncio's own or uvloop).
 
 Nagle's algorithm must be off on both sides: an acknowledged produce is a chain of small messages, and each would wait
-for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, accepted ones too; a
-test watches that they do. A test may pass `route`, through which it redirects one broker's view of an address to a
-proxy, or cuts it by raising what a dead or silent host would cause.
+for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, also on accepted ones;
+a test checks that. A test may pass `route` to redirect connections to a proxy, or to raise the error that a dead or
+silent host would cause.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable
 from klamm.model.ports import Listening, ProtocolFactory
 
 Route = Callable[[str, int], tuple[str, int]]
-"""Where a connection to (host, port) really goes; may raise ConnectionRefusedError or TimeoutError."""
+"""Returns where a connection to (host, port) really goes; may raise ConnectionRefusedError or TimeoutError."""
 
 ACCEPT_BACKLOG = 512
-"""A full backlog looks like a silent host to the prober of fast failover (design D11), so it is generous."""
+"""Generous, because a full backlog looks like a silent host to the probes of fast fail-over (design D11)."""
 
 
 class AsyncioListening:
@@ -49,12 +49,12 @@ class AsyncioNetwork:
         except OSError as error:
             if error.errno is not None:
                 raise
-            # A name of several addresses that failed differently: asyncio and uvloop only say that they did.
+            # The name has several addresses that failed differently, and asyncio and uvloop do not say how.
             transport = await self._connect_to_one_of(factory, host, port)
         return transport
 
     async def _connect_to_one_of(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        """Refused only if every address refuses: behind one that is merely silent the broker may live."""
+        """Raises ConnectionRefusedError only if every address refuses: the broker may live behind a silent one."""
         loop = asyncio.get_running_loop()
         reason: OSError = ConnectionRefusedError(f"{host}:{port} refused")
         for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

@@ -1,1 +1,1 @@
-"""Principal, authorizer, quotas. Allow-all and unlimited until an authorizer is configured."""
+"""Authorizer and quotas. Everything is allowed and unlimited, because neither can be configured yet."""

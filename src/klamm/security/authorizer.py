@@ -1,5 +1,5 @@
-"""Who may do what. Until an authorizer is configured everything is allowed, except that control requests are obeyed
-only on the listener that brokers use among themselves (design D6): Kafka without an authorizer takes them from anybody.
+"""Which client may do what. Without an authorizer everything is allowed, except that control requests are obeyed only
+on the listener that brokers use among themselves (design D6). Kafka without an authorizer obeys them on any listener.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Authorizer(Protocol):
 
 
 class AllowAll:
-    """No authorizer configured: clients may do everything that clients do; brokers' business stays with brokers."""
+    """The default: clients may do everything except what only brokers do."""
 
     def authorize(self, context: RequestContext, operation: Operation, resource: Resource) -> bool:
         return operation is not Operation.CLUSTER_ACTION or context.privileged

@@ -1,4 +1,4 @@
-"""How much of the broker a client may take. Unlimited until quotas are configured."""
+"""How much of the broker a client may use. Unlimited until quotas are configured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from klamm.model.requests import RequestContext
 
 class Quotas(Protocol):
     def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
-        """Record the use; milliseconds for which this client is to be muted after the answer."""
+        """Record the use, and return for how many milliseconds to mute the client after the answer."""
 
 
 class Unlimited:

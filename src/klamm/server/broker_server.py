@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from klamm.broker.broker import Broker
+from klamm.broker.broker import BrokerNode
 from klamm.controller.controller import Controller
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import Broker as BrokerValue
@@ -69,7 +69,7 @@ class BrokerServer:
                 metrics=self.metrics,
                 register_broker=register.again,
             )
-            broker = Broker(
+            broker = BrokerNode(
                 broker_id=self.id,
                 cluster_id=cluster_id,
                 config=self.config,
@@ -156,7 +156,7 @@ class BrokerServer:
             self.http = HttpListener(*parse_address("klamm.http.listener", self.config.http_listener), self.metrics)
             stack.callback(self.http.close)
 
-    async def _bind(self, stack: AsyncExitStack, broker: Broker) -> list[Listener]:
+    async def _bind(self, stack: AsyncExitStack, broker: BrokerNode) -> list[Listener]:
         config = self.config
         if config.shares_listener_with_clients:
             logger.warning(
@@ -217,9 +217,9 @@ class _Registrar:
 
     def __init__(self) -> None:
         self._registration: Registration | None = None
-        self._broker: Broker | None = None
+        self._broker: BrokerNode | None = None
 
-    async def first(self, registration: Registration, broker: Broker) -> None:
+    async def first(self, registration: Registration, broker: BrokerNode) -> None:
         broker.registered(await registration.first())
         self._registration, self._broker = registration, broker
 

@@ -1,1 +1,1 @@
-"""Kafka's protocol as bytes and values: schemas, codecs, record batches, the sans-IO server connection."""
+"""Kafka's protocol: codecs between bytes and values, record batches, and the server side of a connection without IO."""

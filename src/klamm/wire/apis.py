@@ -1,9 +1,9 @@
-"""The APIs that klamm speaks: key, name, the versions we understand, and from which version on they are flexible.
+"""The APIs that klamm speaks: key, name, supported versions, and the first flexible version.
 
-One table, Kafka 2.5's ranges (plus StopReplica 3 of 2.6 and the few newer APIs that tools ask for). It says what the
-wire can decode, not what a broker serves: the server advertises only those of them that have a handler, because an
-advertised version that is not served closes connections. Produce is advertised from 0, though versions below 3 carry
-message formats that we refuse: librdkafka turns compression off unless 0 is in the range (KAFKA-18659).
+The table has Kafka 2.5's ranges, StopReplica 3 of 2.6, and the few newer APIs that tools ask for. It says what the wire
+can decode, not what a broker serves: the server advertises only APIs with a handler, because an advertised version that
+is not served closes connections. Produce is advertised from version 0, although versions below 3 carry message formats
+that the broker refuses: librdkafka turns compression off unless the range has 0 (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible_from: int
-    """First version with compact lengths and tagged fields, in body and headers."""
+    """First version with compact lengths and tagged fields, in body and header (KIP-482)."""
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version
@@ -81,12 +81,12 @@ class Api(NamedTuple):
 
     def request_header_version(self, version: int) -> int:
         if self.key is ApiKey.CONTROLLED_SHUTDOWN and version == 0:
-            return 0  # without a client id, as the first Kafkas sent it
+            return 0  # the first Kafka versions sent no client id
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
         if self.key is ApiKey.API_VERSIONS:
-            return 0  # a client that does not know us yet must be able to read it
+            return 0  # a client that does not know our versions yet must be able to read it
         return 1 if version >= self.flexible_from else 0
 
 

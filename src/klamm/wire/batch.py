@@ -1,9 +1,9 @@
-"""Record batches of format v2: the 61-byte header as a view, checks, patches in place.
+"""Record batches of format v2 (KIP-98): the 61-byte header, its checks, and patches in place.
 
 A batch stays opaque bytes on its way from producer to disk to consumer (design D6): only its header is read. Base
-offset and leader epoch lie outside the checksum, so the leader assigns them without touching the rest; a change of
-timestamps recomputes it. What is inside a batch is the business of `klamm.wire.records`. Formats 0 and 1 are refused by
-name: nothing newer than Kafka 0.10 writes them.
+offset and leader epoch lie outside the checksum, so the leader assigns them without touching the rest; new timestamps
+need a new checksum. `klamm.wire.records` handles the records inside. Formats 0 and 1 are refused: no client newer than
+Kafka 0.10 writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.model.ports import Buffer
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
-"""Base offset and length, which the length itself does not count."""
+"""Base offset and length, which the length does not include."""
 LENGTH_MIN_ANY_FORMAT: Final = 14
 LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
 MAGIC_POSITION: Final = 16
@@ -60,8 +60,8 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
-    """Records left inside; after compaction fewer than the offsets that the batch covers."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
+    """Number of records; after a compaction, fewer than the offsets that the batch covers."""
 
     @property
     def size_in_bytes(self) -> int:
@@ -97,14 +97,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """From the offsets, not from the count: compaction removes records but not the sequences they had."""
+        """Computed from the offsets, not from the count: compaction removes records but not their sequence numbers."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return next_sequence(self.base_sequence, self.last_offset_delta)
 
 
 def next_sequence(sequence: int, increment: int) -> int:
-    """Sequences wrap from 2**31 - 1 to 0, never to a negative number.
+    """Sequence numbers wrap from 2**31 - 1 to 0, never to a negative number.
 
     >>> next_sequence(2**31 - 1, 1), next_sequence(2**31 - 2, 1)
     (0, 2147483647)
@@ -117,39 +117,39 @@ def corrupt(reason: str) -> KafkaError:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises KafkaError when there is no v2 header; says nothing about the bytes after it."""
+    """The header at `position`. Raises KafkaError if it is not a v2 header; does not look at the bytes after it."""
     if len(buffer) - position < HEADER_BYTES:
         _refuse_foreign_magic(buffer, position)
-        raise corrupt(f"{len(buffer) - position} bytes hold no batch header")
+        raise corrupt(f"{len(buffer) - position} bytes are too few for a batch header")
     header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise _wrong_magic(header.magic)
     if header.length < LENGTH_MIN:
-        raise corrupt(f"batch length {header.length} at offset {header.base_offset}")
+        raise corrupt(f"invalid batch length {header.length} at offset {header.base_offset}")
     return header
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch. A torn batch at the end, as any bounded read produces, stops quietly;
-    a malformed one raises KafkaError (CORRUPT_MESSAGE)."""
+    """Position and header of each whole batch. A torn batch at the end, as any bounded read may have, ends the
+    iteration; a malformed one raises KafkaError (CORRUPT_MESSAGE)."""
     position, end = 0, len(buffer)
     while end - position >= LOG_OVERHEAD_BYTES:
         base_offset, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
         if length < LENGTH_MIN_ANY_FORMAT:
-            raise corrupt(f"batch length {length} at offset {base_offset}")
+            raise corrupt(f"invalid batch length {length} at offset {base_offset}")
         size = length + LOG_OVERHEAD_BYTES
         if size > end - position:
             _refuse_foreign_magic(buffer, position)
             return
         if size < HEADER_BYTES:
             _refuse_foreign_magic(buffer, position)
-            raise corrupt(f"batch length {length} at offset {base_offset}")
+            raise corrupt(f"invalid batch length {length} at offset {base_offset}")
         yield position, read_header(buffer, position)
         position += size
 
 
 def whole_batches_bytes(buffer: Buffer) -> int:
-    """How many leading bytes are whole batches: what a follower may append of a bounded read."""
+    """The number of leading bytes that are whole batches: what a follower may append from a bounded read."""
     end = 0
     for position, header in iter_batches(buffer):
         end = position + header.size_in_bytes
@@ -157,27 +157,27 @@ def whole_batches_bytes(buffer: Buffer) -> int:
 
 
 def has_valid_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """False also when the buffer ends inside the batch."""
+    """Also False if the buffer ends inside the batch."""
     end = position + header.size_in_bytes
     return end <= len(buffer) and crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     if not has_valid_crc(buffer, position, header):
-        raise corrupt(f"checksum of the batch at offset {header.base_offset} does not match")
+        raise corrupt(f"the checksum of the batch at offset {header.base_offset} does not match")
 
 
 def patch_offset_and_epoch(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, *, base_offset: int, leader_epoch: int
 ) -> None:
-    """What the leader assigns on append. Outside the checksum."""
+    """Set what the leader assigns on append. Both fields are outside the checksum."""
     _OFFSET_LENGTH_EPOCH.pack_into(buffer, position, base_offset, header.length, leader_epoch)
 
 
 def patch_max_timestamp(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, max_timestamp: int, *, log_append_time: bool
 ) -> None:
-    """Set the batch's largest timestamp, and whether it stands for every record's (LogAppendTime); new checksum.
+    """Set the batch's largest timestamp, and whether it applies to every record (LogAppendTime); update the checksum.
 
     Base timestamp and deltas stay as the producer wrote them.
     """
@@ -189,7 +189,7 @@ def patch_max_timestamp(
 
 
 def pack_batch(header: BatchHeader, payload: Buffer) -> bytes:
-    """Header and payload as bytes; `length`, `magic` and `crc` are computed, whatever the header says."""
+    """Header and payload as bytes. `length`, `magic` and `crc` of the header are ignored and computed."""
     batch = bytearray(HEADER_BYTES + len(payload))
     complete = header._replace(length=LENGTH_MIN + len(payload), magic=MAGIC, crc=0)
     _HEADER.pack_into(batch, 0, *complete)
@@ -206,6 +206,6 @@ def _refuse_foreign_magic(buffer: Buffer, position: int) -> None:
 def _wrong_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
         return KafkaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is not served, only format {MAGIC}"
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is not supported, only format {MAGIC}"
         )
-    return corrupt(f"message format {magic}")
+    return corrupt(f"unknown message format {magic}")

@@ -1,9 +1,9 @@
 """Walks a message by its schema before kafka-python decodes it, and refuses what that decoder would let through.
 
-kafka-python cuts strings at the end of the buffer, reads a negative count as an empty array, takes null where the
-schema has none, follows a varint of any length, and copies the rest of the buffer for every tag section. Here each
-length and count is held against the bytes that are left, so a frame cannot make us allocate more than a small multiple
-of its size. A walk touches no field values: it only adds up positions. Limits beyond Kafka's own: reliability 4.5.
+kafka-python cuts strings at the end of the buffer, reads a negative count as an empty array, accepts null where the
+schema has none, follows a varint of any length, and copies the rest of the buffer for every tag section. This check
+compares each length and count with the remaining bytes, so that decoding allocates at most a small multiple of the
+frame's size. It does not read field values; it only adds up positions.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ FIXED_BYTES: Final = {
 TAGS_MAX: Final = 64
 TAG_COPY_BYTES_FREE: Final = 1024 * 1024
 TAG_COPY_FACTOR: Final = 8
-"""The decoder copies the rest of the buffer for each tag section that is not empty: at most this often in all."""
+"""The decoder copies the rest of the buffer for each tag section that is not empty. All copies together may have this
+many times the size of the message."""
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
 
 class BoundsCheck:
-    """The check for one kafka-python struct at one version; compiled once, used for every message of that kind."""
+    """The check for one kafka-python struct in one version; compiled once, used for every such message."""
 
     def __init__(self, message_struct: Any, version: int, flexible: bool) -> None:
         self._copied = 0
         self._walk = _walk_of(message_struct, version, flexible, self._charge)
 
     def __call__(self, view: memoryview) -> None:
-        """Bytes after the message are no error: Kafka ignores them."""
+        """Bytes after the message are allowed: Kafka ignores them."""
         end = len(view)
         self._copied = -max(TAG_COPY_BYTES_FREE, TAG_COPY_FACTOR * end)
         try:
@@ -91,7 +92,7 @@ def _tagged(message_struct: Any, version: int) -> list[Any]:
 
 
 def _walk_of_field(field: Any, version: int, flexible: bool, charge: Charge, *, is_element: bool = False) -> Walk:
-    # kafka-python lets the elements of an array inherit that the array may be null; they may not.
+    # In kafka-python the elements of a nullable array are nullable too; in Kafka they are not.
     nullable = not is_element and field.nullable_for_version_q(version)
     if field.is_struct_array():
         walk = _walk_of(field.array_of, version, flexible, charge)
@@ -110,7 +111,7 @@ def _walk_of_field(field: Any, version: int, flexible: bool, charge: Charge, *, 
 
 
 def _struct_bytes_min(message_struct: Any, version: int, flexible: bool) -> int:
-    """The least that a value takes on the wire: everything in it empty."""
+    """The smallest size of a value on the wire, with everything in it empty."""
     fields = message_struct.untagged_fields(version)
     return max(1, sum(_field_bytes_min(field, version, flexible) for field in fields) + flexible)
 
@@ -172,10 +173,10 @@ def _compact_bytes(name: str, nullable: bool) -> Walk:
 def _after(name: str, nullable: bool, length: int, position: int, end: int) -> int:
     if length < 0:
         if length != -1 or not nullable:
-            raise ProtocolError(f"{name} has the length {length}")
+            raise ProtocolError(f"{name} has an invalid length: {length}")
         return position
     if length > end - position:
-        raise ProtocolError(f"{name} announces {length} bytes where {end - position} are left")
+        raise ProtocolError(f"{name} announces {length} bytes, but only {end - position} are left")
     return position + length
 
 
@@ -189,10 +190,10 @@ def _array(name: str, element: Walk, element_bytes_min: int, nullable: bool, fle
             position += 4
         if count < 0:
             if count != -1 or not nullable:
-                raise ProtocolError(f"{name} has the count {count}")
+                raise ProtocolError(f"{name} has an invalid count: {count}")
             return position
         if count * element_bytes_min > end - position:
-            raise ProtocolError(f"{name} announces {count} elements where {end - position} bytes are left")
+            raise ProtocolError(f"{name} announces {count} elements, but only {end - position} bytes are left")
         for _ in range(count):
             position = element(view, position, end)
         return position
@@ -208,7 +209,7 @@ def _nullable_struct(inner: Walk) -> Walk:
 
 
 def _tags(known: dict[int, Walk], charge: Charge) -> Walk:
-    """Tags: few, in rising order, each exactly as long as it says; what the decoder will copy for them is charged."""
+    """Tags must be few, in rising order, and exactly as long as they say. The decoder's copies for them are charged."""
 
     def walk(view: memoryview, position: int, end: int) -> int:
         if view[position] == 0:
@@ -224,7 +225,7 @@ def _tags(known: dict[int, Walk], charge: Charge) -> Walk:
             if tag <= previous:
                 raise ProtocolError(f"tag {tag} after tag {previous}")
             if size > end - position:
-                raise ProtocolError(f"tag {tag} announces {size} bytes where {end - position} are left")
+                raise ProtocolError(f"tag {tag} announces {size} bytes, but only {end - position} are left")
             value = known.get(tag)
             if value is not None and value(view, position, position + size) != position + size:
                 raise ProtocolError(f"tag {tag} does not fill its {size} bytes")

@@ -1,8 +1,8 @@
-"""The four compressions of a record batch, each with a bound on what comes out.
+"""The four compression codecs of a record batch, each with a limit on the decompressed size.
 
-A batch of a few kilobytes can claim to hold gigabytes, so nothing here trusts a declared size: every decompressor
-writes into at most `max_bytes` and refuses the rest. Framing differs by client: Java frames snappy in xerial blocks,
-librdkafka and franz-go send one raw block; Java refuses LZ4 frames with linked blocks, so we never write those.
+A batch of a few kilobytes can claim to hold gigabytes, so no declared size is trusted: every decompressor writes at
+most `max_bytes` and refuses the rest. Framing differs by client: Java frames snappy in xerial blocks, librdkafka and
+franz-go send one raw block. Java refuses LZ4 frames with linked blocks, so klamm never writes those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _I32 = struct.Struct(">i")
 
 
 class Codec(IntEnum):
-    """As in the low three bits of a batch's attributes."""
+    """The low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -56,7 +56,7 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Raises KafkaError: CORRUPT_MESSAGE for what does not decompress, MESSAGE_TOO_LARGE for what exceeds the bound."""
+    """Raises KafkaError: CORRUPT_MESSAGE if the data does not decompress, MESSAGE_TOO_LARGE if it exceeds the limit."""
     match codec:
         case Codec.NONE:
             return data
@@ -71,7 +71,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int = DECOMPRESSED_BYTES_MAX
 
 
 def unknown_codec(codec: int) -> KafkaError:
-    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no compression has the id {codec}")
+    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
 
 
 def _corrupt(name: str, reason: object) -> KafkaError:
@@ -83,7 +83,7 @@ def _too_large(max_bytes: int) -> KafkaError:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    """One or several members back to back (RFC 1952 allows both, and clients send both)."""
+    """One member or several back to back: RFC 1952 allows both, and clients send both."""
     parts: list[bytes] = []
     remaining, rest = max_bytes, bytes(data)
     while rest:
@@ -96,7 +96,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         if remaining < 0:
             raise _too_large(max_bytes)
         if not inflate.eof:
-            raise _corrupt("gzip", "it ends too early")
+            raise _corrupt("gzip", "the data ends too early")
         parts.append(part)
         rest = inflate.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -118,17 +118,17 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     position, remaining = 0, max_bytes
     while position < len(view):
-        if bytes(view[position : position + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:  # streams may follow one another
+        if bytes(view[position : position + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:  # streams may follow each other
             position += len(XERIAL_HEADER)
             if position > len(view):
-                raise _corrupt("snappy", "it ends inside its header")
+                raise _corrupt("snappy", "the data ends inside its header")
             continue
         if position + 4 > len(view):
-            raise _corrupt("snappy", "it ends inside a block length")
+            raise _corrupt("snappy", "the data ends inside a block length")
         (length,) = _I32.unpack_from(view, position)
         position += 4
         if not 0 < length <= len(view) - position:
-            raise _corrupt("snappy", f"a block of {length} bytes in {len(view) - position}")
+            raise _corrupt("snappy", f"a block of {length} bytes where {len(view) - position} are left")
         block = _decompress_snappy_block(view[position : position + length], remaining, max_bytes)
         remaining -= len(block)
         position += length
@@ -137,7 +137,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_snappy_block(block: memoryview, remaining: int, max_bytes: int) -> bytes:
-    """Raw snappy declares its size up front and writes exactly that much, so the declaration can be checked."""
+    """Raw snappy declares its size up front and writes exactly that much, so the declared size can be checked."""
     raw = bytes(block)
     try:
         if cramjam.snappy.decompress_raw_len(raw) > remaining:
@@ -148,10 +148,9 @@ def _decompress_snappy_block(block: memoryview, remaining: int, max_bytes: int) 
 
 
 def _decompress_growing(library: object, data: Buffer, max_bytes: int) -> memoryview:
-    """Into a buffer that grows fourfold when it was too small: the declared size, if there is one, may be a lie.
+    """Decompress into a buffer that grows fourfold while it is too small: the declared size, if any, may be a lie.
 
-    The library tells "too small" and "corrupt" apart only by its text; garbage therefore costs a few rounds, within
-    the bound.
+    The library tells "too small" from "corrupt" only by its message, so garbage may cost a few rounds within the limit.
     """
     raw = bytes(data)
     size = min(max_bytes, max(FIRST_GUESS_BYTES, 8 * len(raw)))

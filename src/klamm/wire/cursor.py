@@ -1,7 +1,7 @@
-"""A bounds-checked cursor over the plain (non-flexible) encoding, for the hand-packed hot paths.
+"""A bounds-checked cursor over the plain (non-flexible) encoding, for the hand-written codecs.
 
-Every read is checked against the end of the frame, and an array may not announce more elements than its frame could
-hold: garbage raises ProtocolError and allocates nothing.
+Every read is checked against the end of the frame, and an array may not announce more elements than the frame can hold.
+Garbage raises ProtocolError and allocates nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cursor:
     def take(self, size: int) -> memoryview:
         position = self.position
         if size < 0 or position + size > self._end:
-            raise ProtocolError(f"a field of {size} bytes where {self._end - position} are left")
+            raise ProtocolError(f"a field of {size} bytes, but only {self._end - position} are left")
         self.position = position + size
         return self._view[position : self.position]
 
@@ -60,17 +60,17 @@ class Cursor:
         try:
             return str(self.take(length), "utf-8")
         except UnicodeDecodeError:
-            raise ProtocolError("a string that is not UTF-8") from None
+            raise ProtocolError("a string is not UTF-8") from None
 
     def nullable_bytes(self) -> memoryview | None:
         length = self.int32()
         return None if length == -1 else self.take(length)
 
     def count(self, element_bytes_min: int) -> int:
-        """Length of an array whose elements take at least that many bytes each."""
+        """The length of an array whose elements take at least this many bytes each."""
         count = self.int32()
         if not 0 <= count * element_bytes_min <= self._end - self.position:
-            raise ProtocolError(f"an array of {count} elements where {self._end - self.position} bytes are left")
+            raise ProtocolError(f"an array of {count} elements, but only {self._end - self.position} bytes are left")
         return count
 
 

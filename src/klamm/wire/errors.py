@@ -1,5 +1,4 @@
-"""What ends a connection without an answer, as in Kafka: the other side only sees its connection close. And how to read
-the error codes of others."""
+"""The errors that close a connection without an answer, as in Kafka; and how to read the error codes of others."""
 
 from __future__ import annotations
 

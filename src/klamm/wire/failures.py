@@ -1,8 +1,8 @@
 """The answer to a request whose handler failed: the API's own response, with the error wherever it has room for one.
 
-As Kafka builds it (reference broker 5.4): an error field of the whole response if there is one, else one per topic,
-partition, group or resource that the request names. Derived from the two schemas, so that no handler needs to write
-one: the response's array of things with errors mirrors the request's array of things asked for.
+As in Kafka (AbstractRequest.getErrorResponse), the error goes into the field of the whole response if there is one,
+else into one field for each topic, partition, group or resource that the request names. The answer is derived from the
+two schemas, so that no handler needs to write one: the response's array of results mirrors the request's array.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MEANINGS: Final = (
     ("name", "topic", "topic_name", "group_id"),
     ("index", "partition", "partition_index", "partition_id"),
 )
-"""Names that differ between request and response, or from one API to the next, for the same thing."""
+"""Different names for the same thing, in request and response or in several APIs."""
 
 
 def failure_body(api_key: int, version: int, request: Any, error: ErrorCode) -> bytes | None:
-    """None where the response has no place for the error: then only the end of the connection can tell."""
+    """None if the response has no place for the error: then the connection must be closed."""
     cls = response_class(api_key)
     fields = list(cls._struct.untagged_fields(version))
     if any(_is_error(field) for field in fields):
@@ -49,7 +49,7 @@ def _errors(fields: list[Any], error: ErrorCode) -> dict[str, Any]:
 
 
 def _asked(thing: Any) -> Iterator[Any]:
-    """Elements of the first array of a request, or of one element of it, in which there are any."""
+    """The elements of the first non-empty array of a request, or of an element of it."""
     for name in thing._struct.fields if hasattr(thing, "_struct") else ():
         value = getattr(thing, name, None)
         if isinstance(value, list) and value:
@@ -58,7 +58,7 @@ def _asked(thing: Any) -> Iterator[Any]:
 
 
 def _mirror(struct: Any, version: int, asked: Any, error: ErrorCode) -> Any:
-    """One element of the response for one of the request, which is a struct, a name or a number."""
+    """The element of the response for one element of the request, which is a struct, a name or a number."""
     values: dict[str, Any] = {}
     fields = list(struct.untagged_fields(version))
     has_own_error = any(_is_error(field) for field in fields)

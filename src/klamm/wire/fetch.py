@@ -1,6 +1,6 @@
-"""Fetch, versions 4 to 11, hand-packed in both directions: records leave as chunks of their own, never joined.
+"""Fetch, versions 4 to 11, packed by hand in both directions: records leave as chunks of their own, never joined.
 
-Consumers use all of these versions; followers use 11. Fetch sessions (KIP-227) are legal to decline: the answer's
+Consumers use all of these versions; followers use 11. A broker may decline fetch sessions (KIP-227): the answer's
 session id is 0, and every request is a full one.
 """
 
@@ -88,7 +88,7 @@ def decode_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def _skip_forgotten(cursor: Cursor) -> None:
-    """Partitions that leave a session; without sessions there is nothing to leave."""
+    """The partitions that leave a session, which this broker does not have."""
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         cursor.string()
         cursor.take(INT32.size * cursor.count(INT32.size))
@@ -161,7 +161,7 @@ _FOLLOWER_PARTITION = struct.Struct(">iiqqi")
 
 
 def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchResult]]:
-    """Version 11: the request's own error and each partition's answer, records as views into the frame."""
+    """Version 11: the error of the whole request and each partition's answer, with records as views into the frame."""
     cursor = Cursor(body)
     cursor.int32()  # throttle
     error = error_of(cursor.int16())

@@ -1,7 +1,7 @@
-"""kafka-python's schemas without its clients, which the package imports whoever asks for what.
+"""kafka-python's schemas without its clients, which the package imports in any case.
 
-They are half of a broker's imports, and a broker uses none of them. So in its process, and only there, the package is
-put into place as it is found, its own code not run; should somebody ask it for a client after all, it is run then.
+The clients are half of a broker's imports, and a broker uses none of them. So in a broker's process, and only there,
+the package is registered without running its own code. The code runs when a client is asked for after all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def without_clients() -> None:
-    """Before anything imports `kafka`; too late, and where it is not installed, nothing happens."""
+    """Call it before anything imports `kafka`. If that is too late, or kafka-python is missing, nothing happens."""
     spec = importlib.util.find_spec("kafka") if "kafka" not in sys.modules else None
     if spec is None or spec.loader is None:
         return

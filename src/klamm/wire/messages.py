@@ -1,4 +1,4 @@
-"""Requests and responses as objects: kafka-python's classes for the client APIs, ours for the control ones.
+"""Requests and responses as objects: kafka-python's classes, with its own schemas for client APIs and ours for control.
 
 This module alone imports kafka-python (`klamm.wire.kafka_python` prepares the import), and everything else asks it for
 classes by API key. Decoding is safe for bytes from strangers: `klamm.wire.bounds` walks them first. Hot APIs do not
@@ -48,10 +48,10 @@ def response_class(api_key: int) -> Any:
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> Any:
-    """The request object. Raises ProtocolError: the connection it came from is to be closed."""
+    """The request as an object. Raises ProtocolError, upon which the connection is closed."""
     api = APIS.get(api_key)
     if api is None or not api.serves(version):
-        raise ProtocolError(f"no API {api_key} in version {version}")
+        raise ProtocolError(f"unknown API key {api_key} or version {version}")
     return _decode(request_class(api_key), version, body)
 
 

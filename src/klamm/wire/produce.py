@@ -1,4 +1,4 @@
-"""Produce, versions 0 to 8, hand-packed: record batches stay views into the frame, nothing is copied on the way in."""
+"""Produce, versions 0 to 8, packed by hand: record batches stay views into the frame, nothing is copied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_WITH_TRANSACTIONAL_ID: Final = 3
 FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_RECORD_ERRORS: Final = 8
 ATTRIBUTES_POSITION: Final = CRC_START + 1
-"""Their low byte, which has the codec."""
+"""The low byte of the attributes, which has the codec."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
@@ -35,8 +35,8 @@ _TOPIC_BYTES_MIN = 6
 _PARTITION_BYTES_MIN = 8
 _EMPTY_PARTITIONS_FREE = 1_000
 _BYTES_PER_PARTITION = 64
-"""On average, beyond the first thousand: a batch has 61 bytes or more, and millions of partitions without one would
-cost memory."""
+"""The least average size of a partition beyond the first thousand: a batch has 61 bytes or more, and millions of
+partitions without one would cost memory."""
 
 
 class ProduceRequest(NamedTuple):
@@ -44,7 +44,7 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     entries: list[tuple[TopicPartition, memoryview]]
-    """Records as they came: empty where the client sent null. A partition named twice: the last one counts."""
+    """Records as they came, empty where the client sent null. If a partition is named twice, the last entry counts."""
 
 
 class ProduceResult(NamedTuple):
@@ -74,8 +74,8 @@ def decode_request(version: int, body: memoryview) -> ProduceRequest:
 
 
 def unfit(version: int, records: memoryview) -> KafkaError | None:
-    """What Kafka refuses of a partition's records before it looks for the partition's log: from version 3 on exactly
-    one whole batch of format 2, and zstd only from version 7 on (reference broker 1.4, row 3)."""
+    """Why Kafka refuses a partition's records before it looks for the partition's log, or None. From version 3 they
+    must be exactly one whole batch of format 2, and only from version 7 may it use zstd (KIP-110)."""
     if version < FIRST_WITH_TRANSACTIONAL_ID:
         return None
     end = len(records)
@@ -84,7 +84,7 @@ def unfit(version: int, records: memoryview) -> KafkaError | None:
         return size
     magic = records[MAGIC_POSITION]
     if magic > MAGIC:
-        return corrupt(f"message format {magic}")
+        return corrupt(f"unknown message format {magic}")
     if magic != MAGIC:
         return KafkaError(
             ErrorCode.INVALID_RECORD,
@@ -100,11 +100,11 @@ def unfit(version: int, records: memoryview) -> KafkaError | None:
 
 
 def _whole_batch(records: memoryview, position: int) -> int | KafkaError:
-    """Size of the batch of whatever format, if all of it is there."""
+    """The size of a batch of any format, if all of it is there."""
     if len(records) - position > MAGIC_POSITION:
         size = INT32.unpack_from(records, position + 8)[0] + LOG_OVERHEAD_BYTES
         if size < LENGTH_MIN_ANY_FORMAT + LOG_OVERHEAD_BYTES:
-            return corrupt(f"a batch of {size} bytes")
+            return corrupt(f"invalid batch size {size}")
         if size <= len(records) - position:
             return int(size)
     return KafkaError(ErrorCode.INVALID_RECORD, "no complete record batch")
@@ -124,7 +124,7 @@ def encode_response(version: int, results: Iterable[ProduceResult], throttle_ms:
 def _encode_partition(version: int, result: ProduceResult) -> bytes:
     error = result.error
     if error is ErrorCode.KAFKA_STORAGE_ERROR and version < 4:
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # older clients do not know it, and act right on this one
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # older clients do not know it, and handle this one correctly
     entry = _PARTITION.pack(result.partition.partition, error, result.base_offset)
     if version >= 2:
         entry += INT64.pack(result.log_append_time)

@@ -1,8 +1,8 @@
-"""What is inside a record batch: iterating its records, building batches, and the markers that end a transaction.
+"""The records inside a batch: iterating over them, building batches, and the markers that end a transaction.
 
-Decoding is strict: a record that does not fill its length, a negative count or bytes after the last record make the
-whole batch invalid (INVALID_RECORD), as in Kafka. The decompressed size is bounded. Whoever handles records handles
-batches too, so the names of `klamm.wire.batch` are exported here as well.
+Decoding is strict, as in Kafka: a record that does not fill its length, a negative count, or bytes after the last
+record make the whole batch invalid (INVALID_RECORD). The decompressed size is limited. Code that handles records also
+handles batches, so this module exports the names of `klamm.wire.batch` too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 NEXT_OFFSET: Final = -1
-"""Of a record to be built: the offset after its predecessor's."""
+"""The offset after the previous record's, for a record to be built."""
 _TYPE_KEY = struct.Struct(">hh")
 _END_VALUE = struct.Struct(">hi")
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
@@ -88,17 +88,17 @@ class ControlType(IntEnum):
 
 class EndTransactionMarker(NamedTuple):
     type: ControlType | None
-    """None for a type that we do not know: readers step over it."""
+    """None for an unknown type, which readers skip."""
     coordinator_epoch: int
 
 
 def iter_records(batch: Buffer, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch that `batch` begins with, with absolute offsets and timestamps."""
+    """The records of the batch at the start of `batch`, with absolute offsets and timestamps."""
     header = read_header(batch)
     if header.size_in_bytes > len(batch):
-        raise corrupt(f"batch of {header.size_in_bytes} bytes in {len(batch)}")
+        raise corrupt(f"a batch of {header.size_in_bytes} bytes, but only {len(batch)} are there")
     if header.count < 0:
-        raise _invalid(f"a count of {header.count} records")
+        raise _invalid(f"invalid record count {header.count}")
     data = decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size_in_bytes], max_bytes)
     data = data if isinstance(data, bytes) else bytes(data)  # indexing bytes is faster than indexing a view
     position = 0
@@ -126,10 +126,10 @@ def build_batch(
     log_append_time: int | None = None,
     last_offset: int | None = None,
 ) -> bytes:
-    """One batch. Records without an offset follow their predecessor; gaps are kept, as a cleaner needs it.
+    """One batch. A record without an offset follows the previous one; gaps are kept, which compaction needs.
 
-    `last_offset` is the last one that the batch covers, when its record is gone. `log_append_time` then stands for
-    every record's timestamp.
+    `last_offset` is the last offset that the batch covers, if its record is gone. `log_append_time`, if given, is the
+    timestamp of every record.
     """
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     payload = bytearray()
@@ -170,7 +170,7 @@ def build_end_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A control batch of one record: 78 bytes, never compressed, without a sequence."""
+    """A control batch of one record: 78 bytes, never compressed, without a sequence number."""
     assert marker.type is not None
     record = Record(_TYPE_KEY.pack(0, marker.type), _END_VALUE.pack(0, marker.coordinator_epoch), timestamp)
     return build_batch(
@@ -185,7 +185,7 @@ def build_end_transaction_marker(
 
 
 def read_end_transaction_marker(batch: Buffer) -> EndTransactionMarker:
-    """Of a control batch. Longer keys and values, as later versions may write, are accepted."""
+    """The marker in a control batch. Longer keys and values are accepted, because later versions may write them."""
     record = next(iter_records(batch), None)
     if record is None or record.key is None or record.value is None:
         raise _invalid("a control batch without a control record")
@@ -206,12 +206,12 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
     size, position = read_varint(data, position)
     end = position + size
     if size < 0 or end > len(data):
-        raise ValueError(f"{size} bytes announced, {len(data) - position} left")
-    position += 1  # attributes: none defined
+        raise ValueError(f"{size} bytes announced, but {len(data) - position} are left")
+    position += 1  # attributes: none are defined
     timestamp_delta, position = read_varint(data, position)
     offset_delta, position = read_varint(data, position)
     if not _INT32_MIN <= offset_delta <= _INT32_MAX:
-        raise ValueError(f"offset delta {offset_delta}")
+        raise ValueError(f"invalid offset delta {offset_delta}")
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
     header_count, position = read_varint(data, position)
@@ -225,7 +225,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
         header_value, position = _read_bytes(data, position, end)
         headers.append((name.decode("utf-8", "surrogateescape"), header_value))
     if position != end:
-        raise ValueError(f"it ends {end - position} bytes off")
+        raise ValueError(f"its length is off by {end - position} bytes")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
     return Record(key, value, timestamp, tuple(headers), header.base_offset + offset_delta), end
 
@@ -234,11 +234,11 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     length, position = read_varint(data, position)
     if length < 0:
         if length != -1:
-            raise ValueError(f"length {length}")
+            raise ValueError(f"invalid length {length}")
         return None, position
     stop = position + length
     if stop > end:
-        raise ValueError(f"{length} bytes announced, {end - position} left")
+        raise ValueError(f"{length} bytes announced, but {end - position} are left")
     return data[position:stop], stop
 
 

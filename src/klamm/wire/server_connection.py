@@ -1,9 +1,9 @@
 """The server's side of a connection, without IO: bytes in, one request at a time out.
 
-Kafka answers the requests of a connection strictly in order, and clients rely on it: the next frame is handed out only
-after the one before was answered (`answered`). What a stranger sends may be garbage: anything that is not a frame of a
-sane size with a header that we know raises ProtocolError with the reason, and the connection closes. Nothing is
-allocated for a frame beyond the bytes that arrived.
+Kafka answers the requests of a connection strictly in order, and clients rely on it: the next request comes out only
+after the previous one is answered (`answered`). A stranger may send garbage: anything but a frame of a sane size with a
+known header raises ProtocolError with the reason, and the connection closes. A frame never takes more memory than the
+bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ HEADER: Final = struct.Struct(">hhi")
 INT16: Final = struct.Struct(">h")
 CORRELATION: Final = struct.Struct(">i")
 HEADER_BYTES_MIN: Final = 8
-"""Key, version, correlation id: the least that any request has."""
+"""Every request has at least key, version and correlation id."""
 RECORDLESS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of a client's request that carries no records. Decoded it takes up to fifty times its size, and no honest one is that
-large: 200,000 partitions fit well (reliability 4.5)."""
+"""The limit for a client's request without records. Decoded, it takes up to fifty times its size, and no honest one is
+that large: 200,000 partitions fit."""
 
 
 class RequestHeader(NamedTuple):
@@ -40,7 +40,7 @@ class ReceivedRequest(NamedTuple):
 
 class ServerConnection:
     def __init__(self, frame_bytes_max: int, *, recordless_bytes_max: int = RECORDLESS_BYTES_MAX) -> None:
-        """The second limit is for requests other than Produce."""
+        """`recordless_bytes_max` applies to requests other than Produce."""
         self._frame_bytes_max = frame_bytes_max
         self._recordless_bytes_max = recordless_bytes_max
         self._buffer = bytearray()
@@ -54,21 +54,21 @@ class ServerConnection:
         self._buffer += data
 
     def answered(self) -> None:
-        """The request that was handed out is done with: the next one may come."""
+        """The current request is finished: the next one may come."""
         self._busy = False
 
     def next_request(self) -> ReceivedRequest | None:
-        """The next complete request, or None: not all of it is there, or the one before is not answered yet."""
+        """The next request. None if it is not complete yet, or if the previous one is not answered yet."""
         if self._busy or len(self._buffer) < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(self._buffer)
         if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
-            raise ProtocolError(f"frame of {size} bytes: it must have {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
+            raise ProtocolError(f"frame of {size} bytes: allowed are {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
         if size > self._recordless_bytes_max and len(self._buffer) >= SIZE.size + INT16.size:
             (key,) = INT16.unpack_from(self._buffer, SIZE.size)
             if key != ApiKey.PRODUCE:
                 raise ProtocolError(
-                    f"request {key} of {size} bytes: at most {self._recordless_bytes_max} without records"
+                    f"request {key} of {size} bytes: the limit is {self._recordless_bytes_max} without records"
                 )
         end = SIZE.size + size
         if len(self._buffer) < end:
@@ -97,7 +97,7 @@ def parse_request(frame: memoryview) -> ReceivedRequest:
 
 
 def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
-    """A plain nullable string, in flexible headers too."""
+    """A plain nullable string, even in flexible headers."""
     if len(frame) < position + INT16.size:
         raise ProtocolError("the request ends inside its header")
     (length,) = INT16.unpack_from(frame, position)
@@ -105,7 +105,7 @@ def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
     if length == -1:
         return None, position
     if length < -1 or position + length > len(frame):
-        raise ProtocolError(f"client id of {length} bytes in a request that has {len(frame) - position} left")
+        raise ProtocolError(f"client id of {length} bytes, but only {len(frame) - position} are left")
     try:
         return str(frame[position : position + length], "utf-8"), position + length
     except UnicodeDecodeError:
@@ -113,13 +113,13 @@ def _client_id(frame: memoryview, position: int) -> tuple[str | None, int]:
 
 
 def response_head(header: RequestHeader, body_bytes: int) -> bytes:
-    """Size, correlation id and, where the version has it, the empty tag section that precede a response body."""
+    """What precedes a response body: size, correlation id and, where the version has it, an empty tag section."""
     tags = EMPTY_TAGS if APIS[header.api_key].response_header_version(header.api_version) >= 1 else b""
     return SIZE.pack(CORRELATION.size + len(tags) + body_bytes) + CORRELATION.pack(header.correlation_id) + tags
 
 
 def request_head(header: RequestHeader, body_bytes: int) -> bytes:
-    """Size and header that precede a request body."""
+    """What precedes a request body: size and header."""
     head = HEADER.pack(header.api_key, header.api_version, header.correlation_id)
     header_version = APIS[header.api_key].request_header_version(header.api_version)
     if header_version >= 1:

@@ -11,7 +11,7 @@ EMPTY_TAGS: Final = b"\x00"
 
 
 def skip_tags(view: memoryview, position: int) -> int:
-    """The position after the tagged fields. Newer peers may send some; those that come here have no meaning for us."""
+    """The position after the tagged fields. Newer peers may send fields that klamm does not know."""
     if position < len(view) and view[position] == 0:
         return position + 1
     try:

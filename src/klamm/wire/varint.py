@@ -1,7 +1,7 @@
 """Variable-length integers: unsigned for compact lengths and tags, zigzag for the fields of a record.
 
-Readers take a buffer and a position and return value and next position. They raise IndexError past the end and
-ValueError for an encoding longer than its type allows, so that no input makes them build a huge integer.
+Readers take a buffer and a position, and return the value and the next position. They raise IndexError past the end and
+ValueError for an encoding that is too long for its type, so that no input makes them build a huge integer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Zigzag, up to 64 bits (timestamps); a caller that needs 32 checks the value itself."""
+    """Zigzag, up to 64 bits, which timestamps need. A caller that needs 32 bits checks the value itself."""
     byte = buffer[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

@@ -47,7 +47,6 @@ class FakeLog:
         self.topic_partition = partition
         self.config = TopicConfig(**config)
         self.data = bytearray()
-        self.batch_epochs: list[int] = []
         self.log_start_offset = 0
         self.high_watermark = 0
         self.unstable: int | None = None
@@ -196,5 +195,5 @@ def logs() -> FakeLogManager:
 
 @pytest.fixture
 def partition(clock: ManualClock) -> Partition:
-    """Lag limit 100 ms, as in the behaviour cases."""
+    """The lag limit is 100 ms, as in the behaviour cases."""
     return Partition(TP, ME, clock, 0.1)

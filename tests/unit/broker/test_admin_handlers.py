@@ -19,10 +19,10 @@ from klamm.wire.apis import ApiKey
 from klamm.wire.messages import request_class
 from klamm.zookeeper.znodes import delete_topics, topic
 
-from .test_handlers import TP, Controller, OneBroker, one
+from .one_broker import TP, Controller, OneBroker, one
 
 __all__ = ["one"]
-NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER, "somebody else is")
+NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is")
 
 
 class Admin(Controller):
@@ -37,7 +37,7 @@ class Admin(Controller):
     ) -> dict[TopicPartition, KafkaError | None]:
         self._check()
         self.targets = targets
-        unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody knows it")
+        unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "unknown partition")
         return {name: None if name.topic == "orders" else unknown for name in targets}
 
     async def list_partition_reassignments(
@@ -87,7 +87,7 @@ async def test_alter_partition_reassignments(one: OneBroker, admin: Admin) -> No
     }
     assert results == {
         ("orders", 0): (0, None),
-        ("nowhere", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody knows it"),
+        ("nowhere", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "unknown partition"),
     }
     assert answer.error_code == 0
 
@@ -99,7 +99,7 @@ async def test_only_the_controller_and_only_who_may(one: OneBroker, admin: Admin
     altered = await alter(one, orders=[1])
     listed = await one.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout_ms=1_000)
     for answer in (altered, listed):
-        assert (answer.error_code, answer.error_message) == (ErrorCode.NOT_CONTROLLER, "somebody else is")
+        assert (answer.error_code, answer.error_message) == (ErrorCode.NOT_CONTROLLER, "another broker is")
     assert (list(altered.responses), list(listed.topics)) == ([], [])
     elected = await elect(one, 1)
     assert elected == (ErrorCode.NOT_CONTROLLER, {TP: ErrorCode.NOT_CONTROLLER})
@@ -146,7 +146,7 @@ async def test_elect_leaders_waits_for_the_metadata(one: OneBroker, admin: Admin
     electing = asyncio.create_task(elect(one, version, "orders", "other", timeout_ms=5_000))
     for _ in range(5):
         await asyncio.sleep(0)
-    assert not electing.done(), "until its leader is known here"
+    assert not electing.done(), "until this broker knows its leader"
     await one.told(leader=2)
     other = TopicPartition("other", 0)
     assert await electing == (0, {TP: 0, other: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE})
@@ -197,7 +197,7 @@ async def test_create_partitions(one: OneBroker, admin: Admin, version: int) -> 
     growing = asyncio.create_task(grow(one, 3, [[2, 1], [1, 2]], version=version))
     for _ in range(50):
         await asyncio.sleep(0)
-    assert not growing.done(), "until the new leaders are known here"
+    assert not growing.done(), "until this broker knows the new leaders"
     assert partitions_of(one) == {0: (1, 2), 1: (2, 1), 2: (1, 2)}
     assert topic.decode("", one.zk.data(topic.path("orders"))).topic_id == "an-id"
     await one.told(partitions=3)

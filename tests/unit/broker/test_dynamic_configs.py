@@ -1,4 +1,4 @@
-"""Changes of configuration as they reach a running broker, on our own ZooKeeper server; and the replication quotas."""
+"""Configuration changes reach a running broker, on our own ZooKeeper server; and the replication quotas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class World:
         self.dynamic = DynamicConfigs(BrokerId(1), zk, topics, logs, self.leader_quota, self.follower_quota)
 
     async def write(self, kind: str, name: str, **overrides: str) -> None:
-        """The overrides first, the notification second, as every writer does."""
+        """Writes the overrides first and the notification second, as every writer does."""
         path, data = config.path(kind, name), config.encode({k.replace("_", "."): v for k, v in overrides.items()})
         if await self.zk.exists(path) is None:
             await self.zk.create(path, data)
@@ -146,7 +146,7 @@ def test_a_quota_is_exceeded_by_the_rate_of_the_last_seconds(clock: Any) -> None
     assert quota.is_exceeded()
     clock.advance(10)
     assert quota.rate() == 1_000
-    assert not quota.is_exceeded()  # paid for
+    assert not quota.is_exceeded()  # the burst is paid for
     quota.record(5_000)
     assert quota.is_exceeded()
     clock.advance(12)

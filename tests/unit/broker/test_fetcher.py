@@ -1,4 +1,4 @@
-"""Following a leader that lives in the test: truncation by leader epoch, appends, and what each error does."""
+"""Follows a leader that the test plays: truncation by leader epoch, appends, and what each error does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TP = TopicPartition("orders", 0)
 
 
 class FakeLeader:
-    """Answers from a log as a leader at `epoch` does."""
+    """Answers from a log, as a leader in `epoch` does."""
 
     def __init__(self, log: Any, epoch: int) -> None:
         self.log = log
@@ -303,13 +303,13 @@ async def test_a_new_partition_does_not_wait_for_the_long_poll(
     await follow_also(TopicPartition("more", 1))
     assert (polls[-1], given_up) == ([TP, ("more", 0), ("more", 1)], 1)
     await follow_also(TopicPartition("more", 2))
-    assert given_up == 1, "not twice in a moment: the leader goes on answering what was given up"
+    assert given_up == 1, "not twice in a moment, because the leader still serves the abandoned poll"
     pair.clock.advance(0.1)
     await follow_also(TopicPartition("more", 3))
     assert [name.partition for name in polls[-1]] == [0, 0, 1, 2, 3]
     monkeypatch.setattr(fetcher, "GIVE_UP_POLL_EVERY", 0.001)
     await follow_also(TopicPartition("more", 4))
-    while len(polls[-1]) < 6:  # as soon as it may
+    while len(polls[-1]) < 6:  # as soon as the limit allows
         await asyncio.sleep(0)
     assert given_up == 3
     running.cancel()
@@ -350,11 +350,11 @@ async def test_a_throttled_follower_sits_out_until_it_may_go_on(pair: Pair) -> N
     pair.clock.advance(12)
     await pair.steps(1)
     assert pair.log.log_end_offset == 2
-    assert pair.quota.rate() > 0  # and what it took is charged
+    assert pair.quota.rate() > 0  # and its bytes are charged
     pair.quota.record(1_000)
     pair.leader.log.fill(0)
     await pair.steps(1)
-    assert pair.log.log_end_offset == 3, "who is in sync is not held back"
+    assert pair.log.log_end_offset == 3, "a replica in sync is not held back"
 
 
 async def test_the_quota_is_for_those_that_are_named(pair: Pair) -> None:

@@ -1,5 +1,5 @@
-"""What a stranger's request may not do: keep us waiting after it has left, choose a directory, ask for two billion
-partitions, or end without an answer because one of our handlers failed."""
+"""What a stranger's request cannot do: leave a wait behind when its client disconnects, choose a directory, ask for two
+billion partitions, or end without an answer because a handler failed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def test_a_client_that_has_left_waits_for_nothing() -> None:
     client.gone()
     async with asyncio.timeout(5):
         assert await asyncio.gather(*waits) == [False, False]
-        assert not await purgatory.wait([TopicPartition("t", 0)], lambda changed: False, 1e6, client), "gone before"
+        assert not await purgatory.wait([TopicPartition("t", 0)], lambda changed: False, 1e6, client), (
+            "the client was gone before"
+        )
     assert len(purgatory) == 0
 
 

@@ -1,4 +1,4 @@
-"""The ISR write: its outcome is known before it counts, whatever the connection did."""
+"""The ISR write: an ISR counts only when the outcome of its write is known, whatever the connection does."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_controller_was_faster(leading: Leading) -> None:
     leading.store(ALONE, version=5, leader_epoch=4)
     await leading.write(ALONE)
     assert leading.partition.isr == BOTH
-    assert leading.partition.pending_isr == ALONE, "goes on counting for the high watermark"
+    assert leading.partition.pending_isr == ALONE, "still counts for the high watermark"
     assert leading.partition.proposed_shrink() is None
     assert leading.writer.failed_updates == 1
     leading.partition.make_leader(leading.order(epoch=4, isr=ALONE, replicas=BOTH, zk_version=5), leading.log)
@@ -119,7 +119,7 @@ async def test_notifications_are_bundled(leading: Leading, clock: Any) -> None:
     assert notifications.is_due()
     leading.zk.lose_answers = ["dropped"]
     await notifications.send()
-    assert notifications.is_due(), "not lost with the connection"
+    assert notifications.is_due(), "a lost connection does not lose it"
     await notifications.send()
     assert not notifications.is_due()
     names = [path for path in leading.zk.tree.nodes if path.startswith(isr_change.PREFIX)]

@@ -1,4 +1,4 @@
-"""What UpdateMetadata leaves behind, and who is woken by it."""
+"""What UpdateMetadata leaves in the cache, and which waits it ends."""
 
 from __future__ import annotations
 

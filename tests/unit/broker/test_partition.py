@@ -213,7 +213,7 @@ def test_high_watermark_jumps_once_the_shrink_is_in_force(leader_of_ten: Partiti
     proposed = leader_of_ten.proposed_shrink()
     assert proposed == (1,)
     leader_of_ten.pending_isr = proposed
-    assert not leader_of_ten.maybe_increment_high_watermark(), "the outcome is not known: the old member counts"
+    assert not leader_of_ten.maybe_increment_high_watermark(), "the outcome is unknown, so the old member counts"
     assert leader_of_ten.proposed_shrink() is None, "one write at a time"
     leader_of_ten.settle_isr(proposed, 1)
     assert leader_of_ten.maybe_increment_high_watermark()
@@ -234,7 +234,7 @@ def test_high_watermark_waits_for_a_member_whose_admission_is_pending(
     clock.advance(60)
     assert not partition.maybe_increment_high_watermark()
     partition.lose_isr_write()
-    assert not partition.maybe_increment_high_watermark(), "superseded: it may have been in force"
+    assert not partition.maybe_increment_high_watermark(), "the superseded write may have been in force"
 
 
 def test_high_watermark_waits_for_a_caught_up_follower_outside_the_isr(

@@ -1,4 +1,4 @@
-"""Waiting without polling: woken by the change, never lost between test and registration, gone after the timeout."""
+"""Waits without polling: a change ends them, none is lost between test and registration, a timeout ends the rest."""
 
 from __future__ import annotations
 

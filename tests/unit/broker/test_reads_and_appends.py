@@ -94,7 +94,7 @@ async def test_limits_and_the_first_batch_rule(leader: Leader) -> None:
         leader.logs.kept[name].fill(*[0] * 10)
     both = [FetchPartition(A, 0, 6), FetchPartition(B, 0, 6)]
     sizes = [len(r.records) for r in await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 8), both)]
-    assert sizes == [6, 2], "each up to its own limit and what the response has left"
+    assert sizes == [6, 2], "each up to its own limit and the rest of the response's"
     tiny = await leader.reads.fetch(FetchQuery(11, TWO, 0, 1, 0), both)
     assert [len(r.records) for r in tiny] == [1, 0], "the first batch comes whole, whatever the limit"
     refused = (await leader.follow(FetchPartition(A, 11, 6)))[0]
@@ -132,7 +132,7 @@ async def test_acknowledged_when_the_follower_asks_for_what_comes_after(leader: 
 
 
 async def test_timeout_names_only_what_is_still_pending(leader: Leader, clock: Any) -> None:
-    clock.advance(60)  # the follower that has left is not caught up any more: it holds nothing back
+    clock.advance(60)  # the removed follower is not caught up any more, so it holds nothing back
     leader.replicas.partitions[B].settle_isr((BrokerId(1),), 1)
     results = await leader.appends.append(
         [(A, b"x"), (B, b"y"), (TopicPartition("no", 0), b"z")], acks=-1, timeout_ms=1
@@ -212,14 +212,14 @@ async def test_a_throttled_follower_gets_nothing_while_the_quota_is_exceeded(lea
     quota.limit = 1
     both = [FetchPartition(A, 0, 100), FetchPartition(B, 0, 100)]
     assert [len(r.records) for r in await leader.follow(*both)] == [2, 2]
-    assert quota.is_exceeded()  # by the partition that is named, partition 0
+    assert quota.is_exceeded()  # by partition 0, which the configuration names
     waiting = asyncio.create_task(leader.follow(FetchPartition(A, 0, 100), wait_ms=60_000))
     assert [len(r.records) for r in await leader.follow(*both)] == [0, 2]
     assert [len(r.records) for r in await leader.consume(FetchPartition(A, 0, 100))] == [2], (
-        "consumers are not concerned"
+        "consumers are not throttled"
     )
     await turns()
-    assert not waiting.done(), "what it may not have is no news"
+    assert not waiting.done(), "throttled records do not end the wait"
     waiting.cancel()
     clock.advance(12)
     assert [len(r.records) for r in await leader.follow(*both)] == [2, 2]
@@ -240,14 +240,14 @@ async def test_a_new_replica_does_not_inherit_the_bytes_of_a_former_one(leader: 
         leader.logs.kept[name] = FakeLog(name).fill(0, 0)
         await leader.replicas.leader_and_isr(leader.sender, [leader.order(partition=name, is_new=is_new)])
         assert leader.logs.kept[name].log_end_offset == expected
-    # Told again in the same life, it is known, and keeps what it has.
+    # Ordered again in the same life, the partition is known and keeps its records.
     leader.logs.kept[name].fill(0)
     await leader.replicas.leader_and_isr(leader.sender, [leader.order(epoch=1, partition=name, is_new=True)])
     assert leader.logs.kept[name].log_end_offset == 1
 
 
 async def test_a_log_that_moved_while_an_order_was_prepared_is_the_one_that_is_used(leader: Leader) -> None:
-    """Opening the logs of an order takes its time; meanwhile a replica may have been exchanged for its copy."""
+    """Opening the logs of an order takes time; meanwhile a directory move may have replaced a log by its copy."""
     moved, create_many = FakeLog(A), leader.logs.create_many
 
     async def exchanging(partitions: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Brokers with real logs and real listeners; the test is their controller. What is said goes over the wire as bytes."""
+"""Brokers with real logs and real listeners; the test plays the controller. All requests go over the wire as bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.broker import Broker
+from klamm.broker.broker import BrokerNode
 from klamm.log.disk import FileDisk
 from klamm.log.log_manager import LogManager
 from klamm.model.brokers import SecurityProtocol
@@ -53,7 +53,7 @@ class NoController:
 
 
 class Node:
-    def __init__(self, broker: Broker, internal: Listener, client: Listener, events: Events) -> None:
+    def __init__(self, broker: BrokerNode, internal: Listener, client: Listener, events: Events) -> None:
         self.broker = broker
         self.internal = internal
         self.client = client
@@ -200,7 +200,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
         logs.directories.lock()
         await logs.load(lambda name: broker.replicas._configs.defaults)
         events = Events()
-        broker = Broker(
+        broker = BrokerNode(
             broker_id=BrokerId(broker_id),
             cluster_id="cluster",
             config=config,
@@ -284,7 +284,7 @@ async def test_leadership_moves_and_the_epoch_is_in_the_batches(cluster: Cluster
 
 @pytest.mark.case("RPM-02", "RPM-08")
 async def test_waiting_requests_hear_at_once_that_leadership_is_gone(cluster: Cluster) -> None:
-    await cluster.tell_metadata(alive=(2,))  # the leader is dead to its follower: nothing is replicated
+    await cluster.tell_metadata(alive=(2,))  # the follower believes its leader dead, so nothing is replicated
     await cluster.lead(1, epoch=0)
     leader = cluster.nodes[1]
     produce = asyncio.create_task(leader.produce(b"a", timeout_ms=60_000))
@@ -324,7 +324,7 @@ async def test_fencing_in_its_order(cluster: Cluster) -> None:
         return int((await node.ask(ApiKey.LEADER_AND_ISR, 4, request, internal=True)).error_code)
 
     assert await send(broker_epoch=69, controller_epoch=9) == ErrorCode.STALE_BROKER_EPOCH
-    assert node.broker.replicas.controller_epoch == 1, "a request for another life teaches nothing"
+    assert node.broker.replicas.controller_epoch == 1, "a request for another broker epoch changes nothing"
     assert await send(broker_epoch=70, controller_epoch=0) == ErrorCode.STALE_CONTROLLER_EPOCH
     assert TP not in node.broker.replicas.partitions
     assert await send(broker_epoch=71, controller_epoch=2) == 0
@@ -362,7 +362,7 @@ async def test_each_control_request_names_the_life_it_is_meant_for(cluster: Clus
     for key, version in ((ApiKey.LEADER_AND_ISR, 4), (ApiKey.UPDATE_METADATA, 6)):
         assert await send(key, version, now - 1) == ErrorCode.STALE_BROKER_EPOCH
     assert TP not in replicas.partitions
-    assert cache.brokers, "what the metadata said before still holds"
+    assert cache.brokers, "the earlier metadata still holds"
 
     assert await send(ApiKey.LEADER_AND_ISR, 4, now) == 0
     assert replicas.partitions[TP].is_leader
@@ -398,7 +398,7 @@ async def test_stop_replica_with_delete(cluster: Cluster) -> None:
     assert await stop(3) == 0, "an equal epoch is accepted"
     assert (await asyncio.wait_for(fetch, 5)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert TP not in leader.broker.replicas.partitions
-    assert await stop(3) == 0, "sent again: nothing left to do"
+    assert await stop(3) == 0, "a repeated request has nothing left to do"
 
 
 async def test_silent_zookeeper_stops_acknowledgements(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""What makes a topic valid, what is written for it, and producer ids."""
+"""Which topics are valid, what is written for them, and producer ids."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_defaults_and_leftover_configuration(admin: TopicAdmin, zk: Any) -
     planned = admin.plan(NewTopic("t"), BROKERS)
     assert (len(planned.replicas), planned.replication_factor) == (2, 3)
     await admin.create(planned)
-    assert config.decode("", zk.data(config.topic_path("t"))) == {}, "of the former life nothing is inherited"
+    assert config.decode("", zk.data(config.topic_path("t"))) == {}, "nothing of the earlier topic is inherited"
 
 
 async def test_not_while_it_is_being_deleted(admin: TopicAdmin, zk: Any) -> None:

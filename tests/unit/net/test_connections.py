@@ -1,4 +1,4 @@
-"""Limits of connections, idle ones, throttled ones: what a listener does beside answering."""
+"""Connection limits, idle and throttled connections: what a listener does besides answering."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_newcomers_wait_in_order_until_somebody_leaves() -> None:
         Admission.WAITS,
         Admission.REFUSED,
     ]
-    limits.left(first)  # gave up
+    limits.left(first)  # the client gave up
     limits.left(inside)
     assert (first.said, second.said) == ([], ["admitted"])
 
@@ -77,7 +77,7 @@ def test_a_broker_takes_the_place_of_the_quietest_client() -> None:
     assert limits.entered(Guest(is_protected=True, last_active=0.0)) is Admission.ADMITTED
     assert len(quiet.said) == 1 and not busy.said
     assert limits.entered(Guest(is_protected=True)) is Admission.ADMITTED
-    assert len(quiet.said) == 1 and len(busy.said) == 1, "the next one finds another, before the first has ended"
+    assert len(quiet.said) == 1 and len(busy.said) == 1, "the next one replaces another, before the first has ended"
     limits.left(quiet)
     waiting = Guest()
     assert limits.entered(waiting) is Admission.WAITS
@@ -101,7 +101,7 @@ def listener(handler: object = answer, **more: object) -> Listener:
 
 
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """False when the other side closed."""
+    """False if the other side closed."""
     try:
         writer.write(REQUEST)
         return len(await reader.readexactly(12)) == 12
@@ -190,7 +190,7 @@ async def test_a_request_in_work_does_not_count_as_traffic() -> None:
     async with asyncio.timeout(10), listener(slow, idle_seconds=0.5).running() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert not await answered(reader, writer)
-        await finished.wait()  # what was asked for is done all the same
+        await finished.wait()  # the request is finished anyway
         writer.close()
 
 
@@ -207,7 +207,7 @@ async def test_a_throttled_client_is_answered_at_once_and_then_not_read() -> Non
     async with asyncio.timeout(10), listener(throttling).running() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(REQUEST * 4)
-        await reader.readexactly(36)  # the third one too is answered before its mute
+        await reader.readexactly(36)  # the third one is also answered before its mute
         assert served[1] - served[0] >= 0.3
         await asyncio.sleep(0.05)
         assert len(served) == 3

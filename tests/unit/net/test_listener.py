@@ -146,7 +146,7 @@ async def test_a_client_that_pipelines_without_reading_is_not_buffered_for_ever(
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
         for i in range(500):
             writer.write(frame(correlation_id=i))
-        await asyncio.sleep(0.2)  # a real socket has to fill up
+        await asyncio.sleep(0.2)  # a real socket must fill up
         stopped_at = handled
         await asyncio.sleep(0.1)
         assert handled == stopped_at < 100
@@ -169,7 +169,7 @@ async def test_nothing_is_read_while_a_request_is_in_work() -> None:
         count = 40
         for i in range(count):
             writer.write(frame(correlation_id=i + 2, body=bytes(LIMIT_BYTES // 2)))
-        await asyncio.sleep(0.2)  # a real socket has to fill up
+        await asyncio.sleep(0.2)  # a real socket must fill up
         (connection,) = server._connections
         assert connection._wire.buffered_bytes < 2 * LIMIT_BYTES
         release.set()
@@ -312,7 +312,7 @@ async def test_a_bound_listener_answers_only_when_it_serves() -> None:
 
 
 class Liar(asyncio.Protocol):
-    """A broker whose answers make no sense."""
+    """A broker with invalid answers."""
 
     answers: tuple[bytes, ...] = ()
 
@@ -327,10 +327,10 @@ class Liar(asyncio.Protocol):
 @pytest.mark.parametrize(
     "answer",
     [
-        struct.pack(">ii", 4, 99),  # another's correlation id
+        struct.pack(">ii", 4, 99),  # the correlation id of another request
         struct.pack(">i", -5),
         struct.pack(">i", 2**31 - 1),
-        struct.pack(">ii", 4, 1) * 2,  # an answer that nobody asked for
+        struct.pack(">ii", 4, 1) * 2,  # an answer without a request
     ],
 )
 async def test_client_refuses_answers_that_make_no_sense(answer: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The real network and clock: Nagle off on both ends, and a route that redirects or cuts."""
+"""The real network and clock: Nagle's algorithm is off on both ends, and a route redirects or cuts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Recorder(asyncio.Protocol):
         self.made = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self.made.set()
 
 

@@ -1,7 +1,7 @@
-"""Our schemas and hand-packed encoders against bytes that Apache Kafka's own library (3.9.1) wrote.
+"""Our schemas and encoders against bytes that Apache Kafka's own library (3.9.1) wrote.
 
-`control_messages_by_kafka.txt` has one message a line: class, version, body in hex, for every version that we serve.
-All requests tell of the same partition, so that the encoders can be asked for it too.
+`control_messages_by_kafka.txt` has one message per line: class, version, and body in hex, for every version that klamm
+serves. All requests are about the same partition, so that the encoders can be compared too.
 """
 
 from __future__ import annotations

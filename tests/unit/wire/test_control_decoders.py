@@ -1,4 +1,4 @@
-"""The sliced decoders give what the schema codec gives, and refuse every torn request."""
+"""The sliced decoders return the same as the schema codec, and refuse every torn request."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_leader_and_isr(version: int) -> None:
 
 def test_torn_anywhere() -> None:
     whole = update_metadata(6)
-    for size in range(len(whole) - 1):  # the last byte is the tag section of the request itself, which nobody reads
+    for size in range(len(whole) - 1):  # the last byte is the request's own tag section, which is not read
         with pytest.raises(ProtocolError):
             finished(decode_update_metadata(6, memoryview(whole[:size])))
     whole = leader_and_isr(4)
-    live_leaders = len(whole) - 13  # ignored, as receivers use their metadata cache
+    live_leaders = len(whole) - 13  # not checked to the end, because receivers use their metadata cache
     for size in range(live_leaders):
         with pytest.raises(ProtocolError):
             finished(decode_leader_and_isr(4, memoryview(whole[:size])))

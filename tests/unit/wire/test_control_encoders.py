@@ -1,4 +1,4 @@
-"""Hand-packed control requests equal the schema codec's, byte by byte, on random input."""
+"""Encoded control requests equal those of the schema codec byte for byte, on random input."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_two_flags_do_not_fit_one_old_request() -> None:
 
 
 def test_layout_by_hand() -> None:
-    """Against the reference's table, not against our own schemas."""
+    """Compared with bytes written out by hand, not with our own schemas."""
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(5), (BrokerId(1),), ControllerEpoch(9))
     suffix = leader_and_isr_suffix(4, state, 7, Assignment((BrokerId(1), BrokerId(2))), True)
     assert suffix == bytes.fromhex("00000009 00000001 00000005 02 00000001 00000007 03 00000001 00000002 01 01 01 00")

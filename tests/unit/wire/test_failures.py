@@ -1,4 +1,5 @@
-"""Every API that can say an error says it when its handler fails: at the top, or for each thing that was asked for."""
+"""Every API that has room for an error reports a failed handler: for the whole response, or for each element of the
+request."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def sample_struct(struct: Any, version: int) -> Any:
 
 
 def sample(field: Any, version: int, number: int = 1) -> Any:
-    """Each array with two elements that can be told apart."""
+    """Each array has two distinguishable elements."""
     if field.is_struct_array():
         return [sample_struct(field.array_of, version) for _ in range(2)]
     if field.is_array():
@@ -43,7 +44,7 @@ def errors_in(value: Any) -> list[int]:
     if isinstance(value, list):
         return [code for each in value for code in errors_in(each)]
     if isinstance(value, dict):
-        # Tagged, and about the configuration of a topic that was created.
+        # A tagged field, about the configuration of a created topic.
         value.pop("topic_config_error_code", None)
         own = [each for name, each in value.items() if name.endswith("error_code")]
         return own + [code for each in value.values() for code in errors_in(each)]

@@ -31,7 +31,7 @@ EDGES = [
     for version in sorted({api.min_version, min(api.flexible_from - 1, api.max_version), api.max_version})
     if api.serves(version)
 ]
-"""The oldest version, the last with plain lengths, the newest."""
+"""The oldest version, the last one with plain lengths, and the newest."""
 MANY = 200
 MULTIPLE = 64
 FREE_BYTES = 64 * 1024
@@ -41,13 +41,13 @@ class Length(NamedTuple):
     name: str
     position: int
     size: int
-    """Bytes that it takes; a varint has one here."""
+    """The bytes that it takes; a varint has one here."""
     is_compact: bool
     nullable: bool
 
 
 class Writer:
-    """One element in each array, or `MANY` empty ones in the array of that name."""
+    """Writes one element into each array, or `MANY` empty ones into the array `crowd`."""
 
     def __init__(self, version: int, flexible: bool, crowd: str = "") -> None:
         self._version = version
@@ -94,7 +94,7 @@ def written(key: ApiKey, version: int, crowd: str = "") -> Writer:
 
 
 def decode(key: ApiKey, version: int, body: bytes) -> Any:
-    """As the broker does."""
+    """Decodes as the broker does."""
     view = memoryview(body)
     match key:
         case ApiKey.PRODUCE:
@@ -175,7 +175,7 @@ def peak_bytes(key: ApiKey, version: int, body: bytes) -> int:
 
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_a_frame_allocates_no_more_than_a_small_multiple_of_itself(key: ApiKey, version: int) -> None:
-    """With counts that are not true, and with true ones of the smallest elements there are."""
+    """With false counts, and with true counts of the smallest possible elements."""
     writer = written(key, version)
     body = bytes(writer.body)
     decode(key, version, body)  # codecs are compiled on first use

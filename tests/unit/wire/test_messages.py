@@ -1,4 +1,4 @@
-"""Messages by schema: every API of the table round-trips in every version, and torn or lying bytes are refused."""
+"""Messages by schema: every API survives a round trip in every version; torn or lying bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-packed Produce and Fetch equal kafka-python's codec in every version; torn and lying bytes are refused."""
+"""Our codecs of Produce and Fetch equal kafka-python's in every version; torn and lying bytes are refused."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_counts_and_lengths_that_lie() -> None:
 
 
 def test_an_error_code_that_we_do_not_know_is_still_an_error() -> None:
-    """A newer broker answers with codes that were invented after ours; the follower must see a failed partition."""
+    """A newer broker may answer with unknown error codes; the follower must see a failed partition."""
     body = bytearray(b"".join(fetch.encode_response(11, RESULTS[1:2])))
     position = body.index(ErrorCode.OFFSET_OUT_OF_RANGE.to_bytes(2, "big"), 10 + 4 + 3 + 4 + 4)
     body[position : position + 2] = (100).to_bytes(2, "big")
@@ -300,12 +300,12 @@ def with_magic(magic: int) -> bytes:
     [
         (3, BATCH, None),
         (8, ZSTD, None),
-        (3, BATCH + BATCH[:-1], None),  # a torn one at the end is ignored
+        (3, BATCH + BATCH[:-1], None),  # a torn batch at the end is ignored
         (3, b"", ErrorCode.INVALID_RECORD),
         (3, BATCH[:-1], ErrorCode.INVALID_RECORD),
         (3, with_magic(0), ErrorCode.INVALID_RECORD),
         (8, with_magic(1), ErrorCode.INVALID_RECORD),
-        (2, with_magic(1), None),  # the log refuses it by name
+        (2, with_magic(1), None),  # the log refuses it with a reason
         (3, with_magic(3), ErrorCode.CORRUPT_MESSAGE),
         (3, BATCH[:8] + b"\x00\x00\x00\x0d" + BATCH[12:], ErrorCode.CORRUPT_MESSAGE),
         (6, ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),

@@ -1,4 +1,4 @@
-"""Record batches: what we build is what kafka-python reads and the other way round, and garbage is refused by name."""
+"""Record batches: kafka-python reads ours and the other way round, and garbage is refused with a reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from klamm.wire.records import (
 
 CODECS = list(Codec)
 SHARED_CODECS = [Codec.NONE, Codec.GZIP]
-"""What kafka-python does without further libraries; the other codecs meet Java and librdkafka in the interop tests."""
+"""The codecs that kafka-python has without further libraries; the interop tests cover the others with Java and
+    librdkafka."""
 RECORDS = [
     Record(b"k", b"v" * 500, 1_000, (("h", b"1"), ("none", None))),
     Record(None, b"v" * 500, 990),
@@ -62,7 +63,7 @@ records = st.lists(
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Of what Python allocates, results of the compression libraries included."""
+    """The peak of Python's allocations, including results of the compression libraries."""
     tracemalloc.start()
     try:
         call()
@@ -144,7 +145,7 @@ def test_garbage_does_not_decompress(codec: Codec) -> None:
 
 def test_zstd_without_a_content_size_as_java_sends_it() -> None:
     plain = b"abcdefgh" * 50_000
-    stream = cramjam.zstd.Compressor()  # a stream does not know how long it will be
+    stream = cramjam.zstd.Compressor()  # a stream does not declare its length
     stream.compress(plain)
     data = bytes(stream.finish())
     assert zstandard.get_frame_parameters(data).content_size in (0, zstandard.CONTENTSIZE_UNKNOWN)
@@ -154,7 +155,7 @@ def test_zstd_without_a_content_size_as_java_sends_it() -> None:
 
 @pytest.mark.parametrize("declared", [0, 1, 10**9, 2**62])
 def test_a_content_size_of_zstd_is_not_believed(declared: int) -> None:
-    """Single segment, eight bytes of content size, then one raw block of five bytes."""
+    """A single segment with eight bytes of content size, then one raw block of five bytes."""
     frame = b"\x28\xb5\x2f\xfd" + b"\xe0" + struct.pack("<Q", declared) + b"\x29\x00\x00" + b"hello"
     peak = peak_of(lambda: code_of(lambda: decompress(Codec.ZSTD, frame, 1_000_000)))
     assert peak < 10_000_000
@@ -170,7 +171,7 @@ def xerial(*blocks: bytes) -> bytes:
 
 
 def test_snappy_bombs() -> None:
-    """Each block within the bound, all of them beyond it; and one that only claims to be large."""
+    """Each block is within the limit, all together exceed it; and one block only claims to be large."""
     block = bytes(cramjam.snappy.compress_raw(bytes(400_000)))
     assert code_of(lambda: decompress(Codec.SNAPPY, xerial(block, block, block), 1_000_000)) is (
         ErrorCode.MESSAGE_TOO_LARGE

@@ -77,11 +77,13 @@ def test_a_frame_is_refused_by_its_size_before_it_arrives() -> None:
 def test_response_heads() -> None:
     assert response_head(HEADERS[0], 10) == struct.pack(">ii", 14, 1)
     assert response_head(HEADERS[1], 10) == struct.pack(">iib", 15, 2, 0)
-    assert response_head(HEADERS[4], 10) == struct.pack(">ii", 14, -5), "ApiVersions: never flexible"
+    assert response_head(HEADERS[4], 10) == struct.pack(">ii", 14, -5), (
+        "the response header of ApiVersions is never flexible"
+    )
 
 
 def test_only_records_make_a_request_large() -> None:
-    """The key is known with the first bytes: nothing of a large request without records is waited for."""
+    """The first bytes have the key, so a large request without records is refused at once."""
     for key, is_refused in ((ApiKey.METADATA, True), (ApiKey.PRODUCE, False), (999, True)):
         wire = ServerConnection(100 << 20)
         wire.feed(struct.pack(">i", RECORDLESS_BYTES_MAX + 1))

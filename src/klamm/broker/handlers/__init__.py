@@ -1,1 +1,1 @@
-"""One module per API: decode, authorize, act, answer."""
+"""One module per API: authorize, act, answer."""

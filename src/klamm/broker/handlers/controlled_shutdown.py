@@ -1,4 +1,4 @@
-"""ControlledShutdown (7): a broker asks the controller to take its leaderships away before it stops."""
+"""ControlledShutdown (7): a broker asks the controller to move its leaderships away before it stops."""
 
 from __future__ import annotations
 

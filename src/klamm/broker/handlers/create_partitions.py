@@ -1,7 +1,7 @@
-"""CreatePartitions (37): a topic grows by a write to its znode, answered when every new partition has a leader here.
+"""CreatePartitions (37): grows topics by a write to their znodes (KIP-195).
 
-Controller only, topic by topic; a timeout answers REQUEST_TIMED_OUT and the topic has grown all the same (reference
-broker 5.6).
+Only the controller serves it, topic by topic. The answer comes when this broker knows a leader of every new partition.
+After a timeout it is REQUEST_TIMED_OUT, although the topic has grown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 
     await services.metadata.wait_until(lambda: not missing(), request.timeout_ms / 1000, context.connection)
     late = list(grown) if request.timeout_ms <= 0 else missing()
-    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic has grown, its new leaders are not known.")
+    message = "The topic has grown, but this broker does not know its new leaders yet."
+    timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
     results.update(dict.fromkeys(late, timed_out))
     return _RESPONSE(results=[_RESULT(name=name, **error_fields(error)) for name, error in results.items()])
 
@@ -55,7 +56,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 async def _grow(
     services: Services, context: RequestContext, names: Counter[str], topic: Any, *, validate_only: bool
 ) -> range:
-    """Numbers of the new partitions."""
+    """Returns the numbers of the new partitions."""
     services.check_is_controller()
     check_named_once(topic.name, names)
     if not services.may(context, Operation.ALTER, topic.name):

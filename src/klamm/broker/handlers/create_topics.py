@@ -1,7 +1,7 @@
-"""CreateTopics (19): checked topic by topic, written to ZooKeeper, answered when every partition has a leader here.
+"""CreateTopics (19): checks each topic, writes it to ZooKeeper, and answers when every partition has a leader.
 
-Only the controller creates, so that the clients' retry finds the topic in the cache of the broker they ask (reference
-broker 5.6). A timeout answers REQUEST_TIMED_OUT and the topic stays.
+Only the controller serves it (KIP-4). Leaders are looked up in this broker's metadata. After a timeout the answer is
+REQUEST_TIMED_OUT, and the topic stays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             if not request.validate_only:
                 created[topic.name] = planned
     for name in await _wait_for_leaders(services, context, created, request.timeout_ms):
-        results[name] = _refused(name, ErrorCode.REQUEST_TIMED_OUT, "The topic is created, its leaders are not known.")
+        message = "The topic is created, but this broker does not know its leaders yet."
+        results[name] = _refused(name, ErrorCode.REQUEST_TIMED_OUT, message)
     return _RESPONSE(topics=list(results.values()))
 
 
@@ -82,7 +83,7 @@ def _new_topic(topic: Any) -> NewTopic:
 async def _wait_for_leaders(
     services: Services, context: RequestContext, created: dict[str, PlannedTopic], timeout_ms: int
 ) -> list[str]:
-    """The topics that are not ready in time."""
+    """Returns the topics that are not ready in time."""
 
     def missing() -> list[str]:
         has_leaders = services.metadata.has_leaders
@@ -113,7 +114,7 @@ def _accepted(services: Services, planned: PlannedTopic) -> Any:
 
 
 def _described(effective: TopicConfig, overrides: dict[str, str]) -> list[Any]:
-    """Every key with its effective value: a tool that shows only what was set would mislead."""
+    """Every key with its effective value: showing only the overrides would mislead."""
     described = []
     for field in dataclasses.fields(effective):
         key = field.metadata["setting"].key

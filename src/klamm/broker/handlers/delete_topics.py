@@ -1,6 +1,6 @@
-"""DeleteTopics (20): a mark in ZooKeeper that the controller acts upon, answered when the topic has left the cache.
+"""DeleteTopics (20): marks topics in ZooKeeper for the controller, and answers when they have left the metadata cache.
 
-The deletion goes on after REQUEST_TIMED_OUT, and a mark that exists already is fine (reference broker 5.6).
+The deletion goes on after REQUEST_TIMED_OUT. Marking a topic twice is fine.
 """
 
 from __future__ import annotations

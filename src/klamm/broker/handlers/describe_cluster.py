@@ -1,7 +1,7 @@
-"""DescribeCluster (60): who is there, without topics. Clients fall back to Metadata where it is missing.
+"""DescribeCluster (60): the brokers and the controller, without topics (KIP-700). Clients fall back to Metadata.
 
 Version 1 is served too, because kafka-python cannot read an answer of version 0. It may ask for controllers instead of
-brokers, which only KRaft has.
+brokers; only KRaft has those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     if version >= 1 and request.endpoint_type != _ENDPOINT_TYPE_BROKERS:
         return _RESPONSE(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"endpoint type {request.endpoint_type} is not known: ask for brokers (1)",
+            error_message=f"unknown endpoint type {request.endpoint_type}: ask for brokers (1)",
             cluster_id=services.cluster_id,
         )
     cache = services.metadata

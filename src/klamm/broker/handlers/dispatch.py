@@ -93,7 +93,7 @@ def served() -> list[Api]:
 
 
 class Dispatcher:
-    """`Handler` of every listener."""
+    """The handler for every listener."""
 
     def __init__(self, services: Services, quotas: Quotas) -> None:
         self._services = services
@@ -173,5 +173,5 @@ class Dispatcher:
         return context.privileged and self._services.may(context, Operation.CLUSTER_ACTION)
 
     def _refuse_control(self, context: RequestContext, key: ApiKey, version: int) -> Sequence[Buffer]:
-        log.warning("%s from %s on listener %s refused: brokers only", key.name, context.peer, context.listener)
+        log.warning("refused %s from %s on listener %s: brokers only", key.name, context.peer, context.listener)
         return [encode_error(key, version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]

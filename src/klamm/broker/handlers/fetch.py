@@ -1,7 +1,7 @@
-"""Fetch (1): records for consumers and followers, by long poll. Without sessions: every answer has session id 0.
+"""Fetch (1): records for consumers and followers, by long poll. There are no sessions: every answer has session id 0.
 
-Versions below 4 can only carry message formats that we do not store: UNSUPPORTED_VERSION per partition, as from
-a Kafka broker that does not convert down.
+Versions below 4 can only carry message formats that this broker does not store: each partition is answered with
+UNSUPPORTED_VERSION, as by a Kafka broker that does not convert down.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
     if version < VERSION_FIRST_SERVED:
         return Metered(None, lambda _: [_decline(version, body)])
     request = decode_request(version, body)
-    if request.session_epoch > 0:  # a session that we never opened: the client starts again with a full fetch
+    if request.session_epoch > 0:  # this broker opens no sessions: the client starts again with a full fetch
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return Metered(None, lambda _: encode_response(version, [], error=error))
     entries, refused = _authorized(services, context, request)
@@ -49,7 +49,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
 def _authorized(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> tuple[list[FetchPartition], list[FetchResult]]:
-    """What may be read, and what the API checks refuse: these travel with the answer without shortening the wait."""
+    """The partitions to read, and the refused ones, which are answered but do not end the wait."""
     allowed: dict[str, bool] = {}
     entries, refused = [], []
     for entry in request.partitions:

@@ -1,8 +1,8 @@
 """InitProducerId (22): an id for an idempotent producer.
 
-Without a transactional id any broker answers, with a new id and epoch 0, whatever id and epoch the client had: that is
-how a client bumps after a lost sequence (reference broker 3.3). Transactional producers need a coordinator, which this
-broker does not have: COORDINATOR_NOT_AVAILABLE.
+Without a transactional id any broker answers, with a new id and epoch 0, whatever id and epoch the client had: a client
+starts over that way after a lost sequence (KIP-360). Transactional producers need a coordinator, which this broker does
+not have: they get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         try:
             producer_id, epoch = await services.producer_ids.take(), 0
         except (ZooKeeperError, ZNodeError) as failed:
-            log.warning("no producer id now: %s", failed)
+            log.warning("cannot take a producer id now: %s", failed)
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients retry it
     return _RESPONSE(
         error_code=error,

@@ -1,7 +1,7 @@
-"""ListOffsets (2): the first, the last, or the first offset at or after a time (reference broker 4.8).
+"""ListOffsets (2): the first offset, the last one, or the first at or after a time.
 
-A new leader whose high watermark has not reached the start of its epoch cannot tell consumers the end yet: it might go
-back. OFFSET_NOT_AVAILABLE (v5+, LEADER_NOT_AVAILABLE below) until it has.
+A new leader whose high watermark has not reached the start of its epoch cannot tell consumers the end yet, because the
+end could go back (KIP-207). It answers OFFSET_NOT_AVAILABLE until then, or LEADER_NOT_AVAILABLE below version 5.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _lookup(partition: Partition, log: Log, timestamp: int, bound: Bound, is_con
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return Found(end, -1, partition.leader_epoch)
     if timestamp < 0:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} needs a newer version")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} needs a newer version of ListOffsets")
     found = log.offset_for_timestamp(timestamp, end)
     if found is not None:
         return Found(found.offset, found.timestamp, NO_EPOCH if found.leader_epoch is None else found.leader_epoch)

@@ -1,8 +1,8 @@
 """Metadata (3): brokers, controller, topics and their leaders, as this broker's cache knows them.
 
-Never an invented leader or epoch: clients keep the highest epoch they saw and drop older answers. A leader that is not
-alive is -1 with LEADER_NOT_AVAILABLE; one without an endpoint on the asking listener is LISTENER_NOT_FOUND (v6+). A
-topic that is missing may be created on the way (reference broker 5.5).
+Leaders and epochs are never invented: clients keep the highest epoch they saw and drop older answers. A leader that is
+not alive is answered as -1 with LEADER_NOT_AVAILABLE; one without an endpoint on the client's listener as
+LISTENER_NOT_FOUND (version 6 and later). The request may create a missing topic.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _partition(
         error = ErrorCode.LISTENER_NOT_FOUND if found else ErrorCode.LEADER_NOT_AVAILABLE
         leader = NO_LEADER
     replicas, isr = metadata.replicas, metadata.isr
-    if version == 0:  # its clients cannot live with brokers that the list of brokers lacks
+    if version == 0:  # its clients fail on replicas that the list of brokers does not have
         replicas = tuple(b for b in replicas if cache.is_alive(b))
         isr = tuple(b for b in isr if cache.is_alive(b))
         if error is ErrorCode.NONE and (replicas, isr) != (metadata.replicas, metadata.isr):
@@ -97,10 +97,10 @@ def _partition(
 
 
 async def _create_or_explain(services: Services, context: RequestContext, name: str, may_create: bool) -> ErrorCode:
-    """What to say of a topic that the cache lacks; as a rule it is created and the client asks again."""
+    """The error for a topic that the cache does not have. Usually it is created, and the client asks again."""
     if not services.metadata.is_informed:
-        return ErrorCode.LEADER_NOT_AVAILABLE  # we do not know yet what exists
-    # The coordinators' topics have a shape of their own (50 compacted partitions): whoever coordinates creates them.
+        return ErrorCode.LEADER_NOT_AVAILABLE  # this broker does not know yet which topics exist
+    # The coordinators create their topics themselves, in a shape of their own (50 compacted partitions).
     if name in INTERNAL_TOPICS or not (may_create and services.config.auto_create_topics_enable):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not (services.may(context, Operation.CREATE) or services.may(context, Operation.CREATE, name)):
@@ -112,5 +112,5 @@ async def _create_or_explain(services: Services, context: RequestContext, name: 
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             return error.code
     except ZooKeeperError as error:
-        log.warning("topic %s not created now: %s", name, error)
+        log.warning("cannot create topic %s now: %s", name, error)
     return ErrorCode.LEADER_NOT_AVAILABLE

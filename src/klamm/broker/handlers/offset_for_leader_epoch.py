@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where an epoch ends in the leader's log; asked by followers and by consumers (KIP-320)."""
+"""OffsetForLeaderEpoch (23): where an epoch ends in the leader's log, for followers and consumers (KIP-320)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Decoders of the control requests that a controller sends today: LeaderAndIsr 4 and UpdateMetadata 6.
 
-A request may carry 100,000 partitions and must not hold the event loop, so the decoders are
-generators: each `next` does one slice of the work, and the generator returns the decoded request. Most partitions say
-the same few things. The bytes after a partition's index are therefore looked up in a cache before they are decoded, and
-equal states share one value. Every length is checked against the end of the body: a torn request raises ProtocolError,
-and nothing of it is applied. Older versions go through the schema codec, which small clusters can afford.
+A request may carry 100,000 partitions and must not hold the event loop, so the decoders are generators: each `next`
+does one slice of the work, and the generator returns the decoded request. Most partitions say the same few things.
+Therefore the bytes after a partition's index are looked up in a cache before they are decoded, and equal states share
+one value. Every length is checked against the end of the body: a torn request raises ProtocolError, and nothing of it
+is applied. Older versions go through the schema codec, which small clusters can afford.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Control requests at scale, packed by hand: a partition's bytes are made once and joined for every broker (design D4).
+"""Encoders of control requests: a partition's bytes are made once and joined for every broker (design D4).
 
-A partition's entry is its index, the state (`state_bytes`, the same in both requests), the znode's version, and what
-follows from the assignment. States and assignments are few, indexes and versions are four bytes: a controller keeps the
-former and joins entries from the four, topic by topic. All three requests begin with the same 16 bytes (`head`:
+A partition's entry has its index, the state (`state_bytes`, the same in LeaderAndIsr and UpdateMetadata), the znode's
+version, and the rest, which depends on the assignment. States and assignments are few, so a controller keeps their
+bytes, and joins entries from the four parts, topic by topic. All three requests begin with the same 16 bytes (`head`:
 controller id, controller epoch, broker epoch), the only part that differs between the receivers of one UpdateMetadata:
 encode the `tail` once, send `[head, tail]` to each.
 
-Served are the versions of inter-broker protocol 2.2 and above, in which partitions are grouped by topic. Equal, byte by
-byte, to the schema codec in `klamm.wire.control`.
+The versions are those of inter-broker protocol 2.2 and later, which group partitions by topic. The bytes equal those of
+the schema codec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from klamm.wire.tags import EMPTY_TAGS
 from klamm.wire.varint import uvarint
 
 TopicEntries = tuple[bytes, int, bytes]
-"""Topic name (UTF-8, without its length), number of partitions, their entries joined."""
+"""Topic name (UTF-8, without its length), number of partitions, and their joined entries."""
 
 LEADER_AND_ISR_VERSION_MIN: Final = 2
 UPDATE_METADATA_VERSION_MIN: Final = 5
@@ -38,12 +38,12 @@ _STATE = struct.Struct(">iii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _STOPPED = struct.Struct(">ii?x")
-"""With the tags, none, behind it."""
+"""Partition, leader epoch, delete flag, and no tags."""
 PACKED_MAX: Final = 65_536
 
 
 class _Packed(dict[int, bytes]):
-    """Numbers as four bytes. Partition numbers and versions are small, and the same again and again."""
+    """Numbers as four bytes. Partition numbers and versions are small and repeat often."""
 
     def __missing__(self, number: int) -> bytes:
         packed = _I32.pack(number)
@@ -54,9 +54,9 @@ class _Packed(dict[int, bytes]):
 
 _PACKED: Final = _Packed()
 pack_index: Final = _PACKED.__getitem__
-"""The partition's number, in front of an entry."""
+"""The partition's number, which begins an entry."""
 pack_version: Final = _PACKED.__getitem__
-"""The znode's version, inside it."""
+"""The znode's version, inside an entry."""
 
 
 class LiveLeader(NamedTuple):
@@ -76,12 +76,12 @@ def head(controller: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: 
 
 
 def state_bytes(state: LeaderAndIsr, *, flexible: bool) -> bytes:
-    """Of an entry, between the index and the version; in both requests."""
+    """The part of an entry between the index and the version, the same in both requests."""
     return _STATE.pack(state.controller_epoch, state.leader, state.leader_epoch) + _int32s(state.isr, flexible)
 
 
 def leader_and_isr_rest(version: int, assignment: Assignment, is_new: bool) -> bytes:
-    """Of an entry, from the replicas on."""
+    """The part of an entry from the replicas on."""
     flexible = APIS[ApiKey.LEADER_AND_ISR].is_flexible(version)
     parts = [_int32s(assignment.replicas, flexible)]
     if version >= LEADER_AND_ISR_WITH_REASSIGNMENT:
@@ -127,7 +127,7 @@ def leader_and_isr_body(
 
 
 def update_metadata_rest(version: int, replicas: Sequence[BrokerId], offline_replicas: Sequence[BrokerId]) -> bytes:
-    """Of an entry, from the replicas on."""
+    """The part of an entry from the replicas on."""
     flexible = APIS[ApiKey.UPDATE_METADATA].is_flexible(version)
     return _int32s(replicas, flexible) + _int32s(offline_replicas, flexible) + (EMPTY_TAGS if flexible else b"")
 
@@ -188,15 +188,15 @@ def stop_replica_body(
     broker_epoch: BrokerEpoch,
     topics: Sequence[tuple[bytes, Sequence[tuple[int, int, bool]]]],
 ) -> bytes:
-    """Partitions as StoppedPartition or plain tuples of the same. From version 3 each has its epoch and its own flag.
-    Before, one flag stands for the whole request, so the caller sends two: the partitions to delete first, then the
+    """Partitions are StoppedPartition or equal plain tuples. From version 3 each has its own epoch and delete flag.
+    Before, one flag applies to the whole request, so the caller sends two: first the partitions to delete, then the
     others."""
     assert version >= STOP_REPLICA_VERSION_MIN
     flexible = APIS[ApiKey.STOP_REPLICA].is_flexible(version)
     parts = [head(controller, controller_epoch, broker_epoch)]
     if version < STOP_REPLICA_WITH_EPOCHS:
         flags = {delete for _, partitions in topics for _, _, delete in partitions}
-        assert len(flags) <= 1, "one flag per request before version 3"
+        assert len(flags) <= 1, "before version 3 a request has one flag"
         parts.append(b"\x01" if True in flags else b"\x00")
     parts.append(_count(len(topics), flexible))
     for name, partitions in topics:
