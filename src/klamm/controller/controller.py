@@ -25,7 +25,7 @@ from typing import Final, assert_never
 from klamm.controller.context.controller_context import Counts
 from klamm.controller.controller_api import ControllerCalls
 from klamm.controller.election.candidacy import Candidacy
-from klamm.controller.election.controller_election import NOBODY, ControllerElection, Epoch, Holder, Won
+from klamm.controller.election.controller_election import NO_BROKER, ControllerElection, Epoch, Holder, Won
 from klamm.controller.election.controller_watchdog import ControllerWatchdog
 from klamm.controller.election.succession import Action, SuccessionDecision
 from klamm.controller.event_queue import ControllerEventQueue
@@ -110,7 +110,7 @@ class Controller(ControllerCalls):
             on_crash=self._on_crash,
         )
         self._term: Term | None = None
-        self._active_controller_id = NOBODY
+        self._active_controller_id = NO_BROKER
         self._expired = False
         self._running = False
         self._failures = 0
@@ -127,7 +127,7 @@ class Controller(ControllerCalls):
     @property
     def active_controller_id(self) -> BrokerId | None:
         """None while no controller is known."""
-        return None if self._active_controller_id == NOBODY else self._active_controller_id
+        return None if self._active_controller_id == NO_BROKER else self._active_controller_id
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
@@ -334,7 +334,7 @@ class Controller(ControllerCalls):
     async def _read_election(self) -> tuple[Holder | None, Epoch | None]:
         """Also sets the watches, and remembers who is controller."""
         holder, epoch = await self._election.read()
-        self._active_controller_id = NOBODY if holder is None else holder.broker
+        self._active_controller_id = NO_BROKER if holder is None else holder.broker
         if self._running:
             self._watchdog.watch(self._active_controller_id, 0 if holder is None else holder.czxid)
         if holder is not None and holder.problem is not None:
@@ -377,7 +377,7 @@ class Controller(ControllerCalls):
         self._recorder.decision("controller-resigned", cause)
         self._recorder.begin_term(INITIAL_CONTROLLER_EPOCH)
         if self._active_controller_id == self._broker:
-            self._active_controller_id = NOBODY
+            self._active_controller_id = NO_BROKER
         partition_state.clear_caches()
 
     async def _isolate(self, event: ControllerEvent, error: Exception) -> bool:

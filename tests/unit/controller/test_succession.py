@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from klamm.controller.election.controller_election import NOBODY, Epoch, Holder
+from klamm.controller.election.controller_election import NO_BROKER, Epoch, Holder
 from klamm.controller.election.succession import Action, Policy, Situation, decide
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch
@@ -64,9 +64,9 @@ STAND, TAKE = Action.STAND, Action.TAKE_OVER
         # Ours, but we do not lead.
         (situation(held_by(9, owner=SESSION)), STAND, 0),
         (situation(held_by(1, owner=SESSION)), STAND, 0),
-        (situation(held_by(NOBODY, owner=SESSION, problem=JUNK), {1}), STAND, 0),
+        (situation(held_by(NO_BROKER, owner=SESSION, problem=JUNK), {1}), STAND, 0),
         # Broken.
-        (situation(held_by(NOBODY, problem=JUNK)), TAKE, 3),
+        (situation(held_by(NO_BROKER, problem=JUNK)), TAKE, 3),
         (situation(held_by(1), holder_session_id=11), TAKE, 3),
         (situation(held_by(7), holder_session_id=None), TAKE, 3),
         (situation(held_by(1), epoch=None), TAKE, 3),
@@ -74,7 +74,7 @@ STAND, TAKE = Action.STAND, Action.TAKE_OVER
         (situation(held_by(1), {1}, holder_session_id=11), TAKE, 6),  # candidates first
         # A KRaft migration.
         (situation(held_by(1, owner=0)), None, 0),
-        (situation(held_by(NOBODY, owner=0, problem=JUNK), {9}, asked_for=ME), None, 0),
+        (situation(held_by(NO_BROKER, owner=0, problem=JUNK), {9}, asked_for=ME), None, 0),
     ],
 )
 def test_the_rule(now: Situation, action: Action | None, after_s: float) -> None:
@@ -89,7 +89,7 @@ def test_what_the_switches_turn_off() -> None:
     assert decide(situation(None, {9}), no_fallback) is not None
     assert decide(situation(None), no_fallback) is not None  # nobody is preferred: everybody may
     no_healing = POLICY._replace(heal=False)
-    assert decide(situation(held_by(NOBODY, problem=JUNK)), no_healing) is None
+    assert decide(situation(held_by(NO_BROKER, problem=JUNK)), no_healing) is None
     assert decide(situation(held_by(1, owner=SESSION)), no_healing) is None
     assert decide(situation(held_by(9, owner=SESSION)), no_healing) is not None  # a lost answer is no edit
 

@@ -78,7 +78,7 @@ class ZNodeReader:
         return self._quarantine.visible(paths, nodes)
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
-        """The registered brokers with their epochs. A registration that cannot be read is skipped until it is mended.
+        """The registered brokers with their epochs. A registration that cannot be read is skipped until it is repaired.
         But a known broker does not count as dead because its registration was edited: while the epoch stays the same,
         so does the broker."""
         names = await self.names(broker_id.PARENT)
@@ -107,7 +107,7 @@ class ZNodeReader:
 
     async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
         """No topic is left out because of bad data: if its znode cannot be read it has no partitions until it is
-        mended."""
+        repaired."""
         paths = [topic_znode.path(topic) for topic in topics]
         nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}

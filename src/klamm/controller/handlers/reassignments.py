@@ -137,7 +137,7 @@ class ReassignmentEvents:
                 self._recorder.znode_skipped(error)
 
     async def _entries(self) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-        """None if there is no znode, or if it cannot be read: then it stays until an operator mends it."""
+        """None if there is no znode, or if it cannot be read: then it stays until an operator repairs it."""
         path = reassign_partitions.PATH
         (node,) = await self._reader.watched([path])
         if node is None:

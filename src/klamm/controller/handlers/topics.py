@@ -52,7 +52,7 @@ class TopicEvents:
         known = context.topics[topic]
         completed = reassignment.completed_unwritten(context, topic, found.partitions)
         if completed:
-            await self._runner.run(only(WriteAssignments(completed)), f"znode of topic {topic} mended")
+            await self._runner.run(only(WriteAssignments(completed)), f"znode of topic {topic} repaired")
         added = {number: a for number, a in found.partitions.items() if number not in known}
         if not added:
             return
@@ -62,6 +62,6 @@ class TopicEvents:
         cause = f"growth of topic {topic}"
         created = context.add_partitions(topic, added)
         await self._runner.run(topics.create_partitions(context, created), cause)
-        if topic in context.deleting:  # the deletion waited for the znode to be mended
+        if topic in context.deleting:  # the deletion waited for the znode to be repaired
             await self._runner.run(deletion.resume_deletions(context), cause)
         self._recorder.decision("topic-grown", cause, started=started, counts={"partitions": len(created)})
