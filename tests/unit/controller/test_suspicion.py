@@ -1,4 +1,4 @@
-"""The four guards of fast fail-over, one by one: each alone is enough to let a broker off."""
+"""The four guards of fast fail-over, one by one: each alone protects a broker from suspicion."""
 
 from __future__ import annotations
 
