@@ -61,7 +61,7 @@ from klamm.model.errors import ConnectionLoss, ControllerMoved, SessionExpired, 
 from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerId, ControllerEpoch
 from klamm.model.ports import Clock, EventSink, Network, WatchEvent, ZooKeeper
 from klamm.telemetry.metrics import MetricsRegistry
-from klamm.zookeeper.retries import RECONNECT_PAUSE_S, until_connected
+from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import partition_state
 
 log = logging.getLogger(__name__)
@@ -208,26 +208,19 @@ class Controller(ControllerCalls):
 
     async def _handle(self, event: ControllerEvent) -> None:
         """Each error leads to a retry, an answer or a resignation (design D14)."""
-        while True:
-            try:
-                await self._dispatch(event)
-                return
-            except ConnectionLoss:
-                await asyncio.sleep(RECONNECT_PAUSE_S)  # every event can be handled again, because it reads first
-            except SessionExpired:
-                event.preempt()
-                return  # Expire follows, and also ends a term that is half loaded
-            except ControllerMoved as moved:
-                event.preempt()
-                await self._resign(str(moved))
-                self._queue.put_nowait(Reconsider())
-                return
-            except Exception as error:
-                log.exception("handling %r failed", event)
-                event.preempt()
-                if not await self._isolate(event, error):
-                    await self._fail(event, error)
-                return
+        try:
+            await until_connected(lambda: self._dispatch(event))  # may be repeated, because every handler reads first
+        except SessionExpired:
+            event.preempt()  # Expire follows, and also ends a term that is half loaded
+        except ControllerMoved as moved:
+            event.preempt()
+            await self._resign(str(moved))
+            self._queue.put_nowait(Reconsider())
+        except Exception as error:
+            log.exception("handling %r failed", event)
+            event.preempt()
+            if not await self._isolate(event, error):
+                await self._fail(event, error)
 
     async def _dispatch(self, event: ControllerEvent) -> None:
         if isinstance(event, ElectionEvent):

@@ -87,8 +87,7 @@ async def test_growth_of_a_topic_being_deleted_is_undone() -> None:
 
 
 async def test_a_topic_whose_znode_cannot_be_read_waits_until_it_is_mended() -> None:
-    """Its replicas still exist on brokers. If the topic went without them, the next topic of that name would find them.
-    """
+    """Its replicas still exist on brokers, and the next topic of that name would find them."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [1, 2])

@@ -107,8 +107,7 @@ async def test_unclean_election_switched_on_for_a_topic() -> None:
 @pytest.mark.case("ULE-03")
 @pytest.mark.parametrize(("entity", "elected"), [("<default>", True), ("9", True), ("1", False)])
 async def test_unclean_election_switched_on_for_the_cluster(entity: str, elected: bool) -> None:
-    """By the cluster's default, or by the value of the controller's own broker (9); other brokers' values do not count.
-    """
+    """By the cluster's default or the value of the controller's own broker (9); other brokers do not count."""
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         no = {"unclean.leader.election.enable": "false"}

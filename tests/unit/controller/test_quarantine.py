@@ -14,8 +14,7 @@ from klamm.controller.decisions.faults import ZNodeFault
 from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
 from klamm.controller.execution.quarantine import QUARANTINED_MAX, znode_concerned
 from klamm.model.ids import BrokerId
-from klamm.zookeeper.znodes import quarantine
-from klamm.zookeeper.znodes import topic as topic_znode
+from klamm.zookeeper.znodes import document, quarantine
 
 from .scenario import Scenario
 
@@ -122,22 +121,21 @@ async def test_what_cannot_be_read_back_is_still_known(monkeypatch: pytest.Monke
         assert scenario.controller.is_active
 
 
-async def test_content_that_no_codec_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = topic_znode.decode
+async def test_content_that_no_codec_expected_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = document.parse
 
     def buggy(path: str, data: bytes | None) -> Any:
         if data and b"poison" in data:
             raise TypeError("unhashable")
-        return decode(path, data)
+        return parse(path, data)
 
-    monkeypatch.setattr(topic_znode, "decode", buggy)
+    monkeypatch.setattr(document, "parse", buggy)
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/bad", '{"poison":1}'))
         (skipped,) = scenario.sink.decisions("znode-skipped")
-        assert (skipped.cause, skipped.detail) == ("/brokers/topics/bad", "TypeError: unhashable")
+        assert (skipped.cause, skipped.detail) == ("/brokers/topics/bad", "cannot be decoded: TypeError: unhashable")
         await scenario.after(lambda: scenario.create_topic("good", [1]))
         assert scenario.state("good", 0)[0] == 1
-        assert not scenario.sink.decisions("controller-failed")
         assert scenario.controller.controller_epoch == 5  # the same term
 
 

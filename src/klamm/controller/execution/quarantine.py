@@ -26,7 +26,6 @@ from klamm.controller.events import (
     ZkPreferredElection,
 )
 from klamm.controller.execution.commit import Committer
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.recorder import Recorder
 from klamm.model.errors import ControllerMoved, ZNodeError, ZooKeeperError
 from klamm.model.ids import BrokerId
@@ -69,7 +68,7 @@ class Quarantine:
         changed: set[str] = set()
         for path, node in zip(paths, await committer.read(paths), strict=True):
             try:
-                entry = decoded(quarantine.decode, path, node.data if node else None)
+                entry = quarantine.decode(path, node.data if node else None)
                 found[entry.path] = entry
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)

@@ -13,7 +13,6 @@ from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import reassignment
 from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import AlterReassignments, ListReassignments
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.handlers.services import TermServices
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
@@ -132,7 +131,7 @@ class ReassignmentEvents:
             if node is None:
                 continue
             try:
-                view.put_state(partition, decoded(partition_state.decode, path, node.data), node.stat.version)
+                view.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
 
@@ -143,7 +142,7 @@ class ReassignmentEvents:
         if node is None:
             return None
         try:
-            return decoded(reassign_partitions.decode, path, node.data)
+            return reassign_partitions.decode(path, node.data)
         except ZNodeError as error:
             self._recorder.znode_skipped(error)
             return None
