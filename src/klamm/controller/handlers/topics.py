@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import deletion, reassignment, topics
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.steps import ForgetTopics, WriteAssignments, only
 from klamm.controller.events import TopicDeletion, ZkPartitionReassignment
 from klamm.controller.handlers.services import TermServices
@@ -34,8 +35,9 @@ class TopicEvents:
             self._enqueue(ZkPartitionReassignment())  # and so may a request to reassign it
         created: list[PartitionIndex] = []
         for topic, assignment in assignments.items():
-            context.add_topic(topic, assignment.topic_id)
-            created += context.add_partitions(topic, assignment.partitions)
+            with concerning_topic(topic):
+                context.add_topic(topic, assignment.topic_id)
+                created += context.add_partitions(topic, assignment.partitions)
         if created:
             cause = f"topic creation {list(assignments)[:5]}"
             await self._runner.run(topics.create_partitions(context, created), cause)
