@@ -242,7 +242,7 @@ class Controller(ControllerCalls):
                 await self._register_again()
             case Expire():
                 await self._resign("ZooKeeper session expired")
-                event.preempt()
+                event.answer(None)
             case Crashed(error):
                 raise error
             case _:
@@ -355,7 +355,7 @@ class Controller(ControllerCalls):
             recorder=self._recorder,
             watch=self._on_watch,
             enqueue=self._queue.put_nowait,
-            wait_until_heard=self._wait_until_heard,
+            wait_until_may_act=self._wait_until_may_act,
             unclean_elections=self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec"),
             quarantine=self._quarantine,
         )
@@ -424,8 +424,9 @@ class Controller(ControllerCalls):
         if self._reconsider_timer is not None:
             self._reconsider_timer.cancel()
             self._timers.discard(self._reconsider_timer)
-        delay_s = None if due is None else due - self._clock.monotonic()
-        self._reconsider_timer = None if delay_s is None else self._later(delay_s, Reconsider())
+            self._reconsider_timer = None
+        if due is not None:
+            self._reconsider_timer = self._later(due - self._clock.monotonic(), Reconsider())
 
     def _later(self, delay_s: float, event: ControllerEvent) -> asyncio.TimerHandle:
         def put() -> None:
@@ -442,7 +443,7 @@ class Controller(ControllerCalls):
         controller may be elected."""
         return not self._expired and self._zk.silence() * 1000 <= self._zk.session_timeout_ms * 2 / 3
 
-    async def _wait_until_heard(self) -> None:
+    async def _wait_until_may_act(self) -> None:
         while not self._may_act():
             if self._expired:
                 raise SessionExpired(detail="noticed between two steps")

@@ -82,7 +82,7 @@ class Candidacy:
                 self._recorder.znode_skipped(ZNodeError(path, "its name is not a broker id"))
         return frozenset(candidates.ids_of(names))
 
-    # --- inside ---
+    # --- internals ---
 
     def _policy(self) -> Policy:
         config = self._config

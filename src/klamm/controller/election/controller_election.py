@@ -118,7 +118,7 @@ class ControllerElection:
         except ZooKeeperError as error:
             log.warning("cannot delete /controller: %s", error)
 
-    # --- inside ---
+    # --- internals ---
 
     async def _take(self, may_replace: Callable[[Holder | None], bool]) -> Won | None:
         tried: Won | None = None

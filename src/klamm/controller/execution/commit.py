@@ -223,7 +223,7 @@ class Committer:
             layers.append([f"{path}/{name}" for path, names in zip(above, below, strict=True) for name in names or ()])
         return await self.delete([path for layer in reversed(layers) for path in layer])
 
-    # --- inside ---
+    # --- internals ---
 
     async def _write_states(self, pending: Pending, outcome: Committed) -> tuple[list[PartitionIndex], Unsure]:
         """Returns the partitions that must be decided again, and which of their writes may have been applied."""

@@ -60,7 +60,7 @@ class LeaderElectionEvents:
                 await self._run(unbalanced, UncleanElection.FORBIDDEN, cause)
             await asyncio.sleep(0)
 
-    # --- inside ---
+    # --- internals ---
 
     async def _elect(
         self, names: Iterable[TopicPartition], unclean: UncleanElection, cause: str

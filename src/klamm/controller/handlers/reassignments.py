@@ -89,7 +89,7 @@ class ReassignmentEvents:
         wanted = event.partitions
         event.answer({n: a for n, a in sorted(moving.items()) if wanted is None or n in wanted})
 
-    # --- inside ---
+    # --- internals ---
 
     def _is_in_progress(self, name: TopicPartition, target: tuple[BrokerId, ...]) -> bool:
         """The znode stays until the last of its entries is done, so an entry is read more than once."""
