@@ -25,7 +25,7 @@ from typing import Final, assert_never
 from klamm.controller.context.controller_context import Counts
 from klamm.controller.controller_api import ControllerCalls
 from klamm.controller.election.candidacy import Candidacy
-from klamm.controller.election.controller_election import NOBODY, ControllerElection, Epoch, Holder, Won
+from klamm.controller.election.controller_election import NO_BROKER, ControllerElection, Epoch, Holder, Won
 from klamm.controller.election.controller_watchdog import ControllerWatchdog
 from klamm.controller.election.succession import Action, SuccessionDecision
 from klamm.controller.event_queue import ControllerEventQueue
@@ -61,7 +61,7 @@ from klamm.model.errors import ConnectionLoss, ControllerMoved, SessionExpired, 
 from klamm.model.ids import INITIAL_CONTROLLER_EPOCH, BrokerId, ControllerEpoch
 from klamm.model.ports import Clock, EventSink, Network, WatchEvent, ZooKeeper
 from klamm.telemetry.metrics import MetricsRegistry
-from klamm.zookeeper.retries import RECONNECT_PAUSE_S, until_connected
+from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import partition_state
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Controller(ControllerCalls):
             on_crash=self._on_crash,
         )
         self._term: Term | None = None
-        self._active_controller_id = NOBODY
+        self._active_controller_id = NO_BROKER
         self._expired = False
         self._running = False
         self._failures = 0
@@ -127,7 +127,7 @@ class Controller(ControllerCalls):
     @property
     def active_controller_id(self) -> BrokerId | None:
         """None while no controller is known."""
-        return None if self._active_controller_id == NOBODY else self._active_controller_id
+        return None if self._active_controller_id == NO_BROKER else self._active_controller_id
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
@@ -208,26 +208,19 @@ class Controller(ControllerCalls):
 
     async def _handle(self, event: ControllerEvent) -> None:
         """Each error leads to a retry, an answer or a resignation (design D14)."""
-        while True:
-            try:
-                await self._dispatch(event)
-                return
-            except ConnectionLoss:
-                await asyncio.sleep(RECONNECT_PAUSE_S)  # every event can be handled again, because it reads first
-            except SessionExpired:
-                event.preempt()
-                return  # Expire follows, and also ends a term that is half loaded
-            except ControllerMoved as moved:
-                event.preempt()
-                await self._resign(str(moved))
-                self._queue.put_nowait(Reconsider())
-                return
-            except Exception as error:
-                log.exception("handling %r failed", event)
-                event.preempt()
-                if not await self._isolate(event, error):
-                    await self._fail(event, error)
-                return
+        try:
+            await until_connected(lambda: self._dispatch(event))  # may be repeated, because every handler reads first
+        except SessionExpired:
+            event.preempt()  # Expire follows, and also ends a term that is half loaded
+        except ControllerMoved as moved:
+            event.preempt()
+            await self._resign(str(moved))
+            self._queue.put_nowait(Reconsider())
+        except Exception as error:
+            log.exception("handling %r failed", event)
+            event.preempt()
+            if not await self._isolate(event, error):
+                await self._fail(event, error)
 
     async def _dispatch(self, event: ControllerEvent) -> None:
         if isinstance(event, ElectionEvent):
@@ -249,7 +242,7 @@ class Controller(ControllerCalls):
                 await self._register_again()
             case Expire():
                 await self._resign("ZooKeeper session expired")
-                event.preempt()
+                event.answer(None)
             case Crashed(error):
                 raise error
             case _:
@@ -334,7 +327,7 @@ class Controller(ControllerCalls):
     async def _read_election(self) -> tuple[Holder | None, Epoch | None]:
         """Also sets the watches, and remembers who is controller."""
         holder, epoch = await self._election.read()
-        self._active_controller_id = NOBODY if holder is None else holder.broker
+        self._active_controller_id = NO_BROKER if holder is None else holder.broker
         if self._running:
             self._watchdog.watch(self._active_controller_id, 0 if holder is None else holder.czxid)
         if holder is not None and holder.problem is not None:
@@ -362,7 +355,7 @@ class Controller(ControllerCalls):
             recorder=self._recorder,
             watch=self._on_watch,
             enqueue=self._queue.put_nowait,
-            wait_until_heard=self._wait_until_heard,
+            wait_until_may_act=self._wait_until_may_act,
             unclean_elections=self._metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec"),
             quarantine=self._quarantine,
         )
@@ -377,7 +370,7 @@ class Controller(ControllerCalls):
         self._recorder.decision("controller-resigned", cause)
         self._recorder.begin_term(INITIAL_CONTROLLER_EPOCH)
         if self._active_controller_id == self._broker:
-            self._active_controller_id = NOBODY
+            self._active_controller_id = NO_BROKER
         partition_state.clear_caches()
 
     async def _isolate(self, event: ControllerEvent, error: Exception) -> bool:
@@ -431,8 +424,9 @@ class Controller(ControllerCalls):
         if self._reconsider_timer is not None:
             self._reconsider_timer.cancel()
             self._timers.discard(self._reconsider_timer)
-        delay_s = None if due is None else due - self._clock.monotonic()
-        self._reconsider_timer = None if delay_s is None else self._later(delay_s, Reconsider())
+            self._reconsider_timer = None
+        if due is not None:
+            self._reconsider_timer = self._later(due - self._clock.monotonic(), Reconsider())
 
     def _later(self, delay_s: float, event: ControllerEvent) -> asyncio.TimerHandle:
         def put() -> None:
@@ -449,7 +443,7 @@ class Controller(ControllerCalls):
         controller may be elected."""
         return not self._expired and self._zk.silence() * 1000 <= self._zk.session_timeout_ms * 2 / 3
 
-    async def _wait_until_heard(self) -> None:
+    async def _wait_until_may_act(self) -> None:
         while not self._may_act():
             if self._expired:
                 raise SessionExpired(detail="noticed between two steps")

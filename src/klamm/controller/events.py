@@ -99,15 +99,14 @@ class Crashed(_Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Expire(_Event):
+class Expire(_Call[None]):
     """The session expired. The queue is emptied first, so that nothing queued under it acts under the next one."""
 
-    done: asyncio.Future[None] = field(repr=False)
+    reply: asyncio.Future[None] = field(repr=False)
     state = ControllerState.CONTROLLER_CHANGE
 
     def preempt(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+        self.answer(None)
 
 
 # --- events of a term ---

@@ -77,7 +77,7 @@ class Term:
         recorder: Recorder,
         watch: Watcher,
         enqueue: Callable[[ControllerEvent], None],
-        wait_until_heard: Callable[[], Awaitable[None]],
+        wait_until_may_act: Callable[[], Awaitable[None]],
         unclean_elections: Meter,
         quarantine: Quarantine,
     ) -> None:
@@ -96,7 +96,7 @@ class Term:
             recorder=recorder,
             me=broker_id_of(config),
             topic_defaults=topic_defaults(config),
-            wait_until_heard=wait_until_heard,
+            wait_until_may_act=wait_until_may_act,
             unclean_elections=unclean_elections,
         )
         services = TermServices(

@@ -9,7 +9,7 @@ from klamm.model.events import Decision, EventRecord, StateChange
 
 
 class ManualClock:
-    """Monotonic time is the loop's, wall time stands still."""
+    """Monotonic time is the loop's; wall time stands still."""
 
     def wall_ms(self) -> int:
         return 1_600_000_000_000

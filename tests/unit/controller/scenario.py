@@ -1,7 +1,7 @@
-"""A controller in a test tube: ZooKeeper in memory, brokers that are stubs behind the network port, and their talk.
+"""A controller in a test tube: ZooKeeper in memory, stub brokers behind the network port, and their conversation.
 
-`scenario.talk()` gives what happened since the last call as lines: ZooKeeper writes of the controller, then requests
-per broker in the order they were received. Time does not pass; `settle` runs the loop until nobody has anything to do.
+`scenario.talk()` returns what happened since the last call as lines: ZooKeeper writes of the controller, then requests
+per broker in the order in which they were received. Time does not pass; `settle` runs the loop until nothing happens.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StubTransport(asyncio.Transport):
 
 
 class StubNetwork:
-    """Brokers that answer every control request at once, or as `errors` and `silent` say."""
+    """Brokers that answer every control request at once, unless `errors` or `silent` say otherwise."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -89,7 +89,7 @@ class StubNetwork:
         return transport
 
     def cut_off(self, broker: int, error: OSError) -> None:
-        """Connections to it break, new ones fail like this."""
+        """Break all connections to the broker; new ones fail with this error."""
         self.unreachable[broker] = error
         for owner, transport in self._transports:
             if owner == broker:
@@ -103,7 +103,7 @@ class StubNetwork:
         key, version = request.header.api_key, request.header.api_version
         body = decode_request(key, version, bytes(request.body))
         self.requests.append((broker, key, body))
-        self.lines.append(f"{broker} <- {_told(key, version, body)}")
+        self.lines.append(f"{broker} <- {_described(key, version, body)}")
         if broker in self.silent:
             return None
         head = request.header.correlation_id.to_bytes(4, "big") + b"\x00"
@@ -127,7 +127,7 @@ class StubNetwork:
         return cls(version=version, error_code=0, partition_errors=errors)
 
 
-def _told(key: ApiKey, version: int, body: Any) -> str:
+def _described(key: ApiKey, version: int, body: Any) -> str:
     if key is ApiKey.STOP_REPLICA:
         stopped = [f"{n}{' delete' if d else ''} e{e}" for n, e, d in iter_stopped_replicas(body)]
         return f"StopReplica{version} {', '.join(map(str, stopped))}"
@@ -176,7 +176,7 @@ class Scenario:
 
     @asynccontextmanager
     async def running(self, *brokers: int, epoch: int = 4) -> AsyncIterator[Scenario]:
-        """Brokers registered, ours among them; elected with epoch + 1; the talk of the fail-over is forgotten."""
+        """Registers the brokers and our own, and is elected with epoch + 1. `talk` starts after the fail-over."""
         self.prepare(*brokers, epoch=epoch)
         async with self.controller.running():
             await self.settle()

@@ -1,4 +1,4 @@
-"""What a batch tells whom, read back from the bytes by the schema codec."""
+"""Which requests a batch sends to which broker, decoded from the bytes by the schema codec."""
 
 from __future__ import annotations
 

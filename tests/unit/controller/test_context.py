@@ -1,4 +1,4 @@
-"""Columns behind the field's words: assignments, indexes, counters, ids used again."""
+"""The columns of the context: assignments, indexes, counters, reuse of a deleted topic's indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The office: /controller and /controller_epoch change hands in one transaction, and the epoch never goes back."""
+"""/controller and /controller_epoch change in one transaction, and the epoch never goes back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_take_over_replaces_the_node_that_was_meant() -> None:
     async with scenario.controller.running():
         await scenario.settle()
         meant = czxid(scenario.zk)
-        # Somebody else was elected meanwhile: nothing happens.
+        # Another broker was elected meanwhile: nothing happens.
         scenario.zk.remove("/controller")
         scenario.zk.put("/controller", OTHER, owner=78)
         scenario.controller._queue.put_nowait(TakeOver(meant, "its listener refuses"))
@@ -132,7 +132,7 @@ async def test_junk_in_the_epoch_is_healed_upwards(junk: str) -> None:
 
 
 async def test_an_epoch_that_was_healed_is_healed_again_by_somebody_new() -> None:
-    """Nothing was written under the healed one, and who comes next has seen nothing of it."""
+    """No state was written under the healed epoch, and the next controller has never seen it."""
     zk = InMemoryZooKeeper()
     with_state(zk, 40)
     healed = []
@@ -153,7 +153,7 @@ async def test_a_deleted_epoch_goes_on_above_every_state() -> None:
 
 
 async def test_no_fence_comes_again_after_the_epoch_was_deleted() -> None:
-    """A controller elected before holds a version of the deleted node: the new one must never have it."""
+    """An earlier controller holds a version of the deleted node as its fence: the new node must never reach it."""
     zk = InMemoryZooKeeper()
     election = election_on(zk)
     before = await election.stand()
@@ -185,7 +185,7 @@ async def test_a_number_below_its_version_was_written_by_hand() -> None:
     for epoch in ("1", "2", "3", "0"):
         zk.put("/controller_epoch", epoch)
     won = await election_on(zk).stand()
-    assert won is not None and won.epoch == 5  # version 4, so 3 was in use, at most 4
+    assert won is not None and won.epoch == 5  # the version is 4, so at most epoch 4 was in use
 
 
 async def test_a_new_cluster_begins_at_one() -> None:

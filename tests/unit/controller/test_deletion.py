@@ -1,4 +1,4 @@
-"""Deletion from every state it can be found in: what is left follows from the context alone (design D15)."""
+"""A deletion resumes from every state in which it is found: what is left follows from the context (design D15)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_new_controller_finds_deletions_half_done() -> None:
         assert (topic, "brokers [7]" in reason) == ("bar", True)
         counts = scenario.controller.statistics().counts
         assert (counts.topics_to_delete, counts.topics_ineligible_to_delete) == (1, 1)
-        # Nobody deletes his replica of it, nor is an epoch raised, until a broker that holds one starts.
+        # No replica of it is deleted and no epoch raised until a broker that holds a replica starts.
         assert not any("StopReplica" in line and "bar" in line for line in scenario.talk())
         assert scenario.state("bar", 0)[:3] == (1, 4, [1])
         await scenario.after(lambda: scenario.start_broker(7))
@@ -53,7 +53,7 @@ async def test_each_answer_alone_moves_it_on() -> None:
         assert term is not None
         left = what_is_left(term.context, "t", retry=True)
         assert left == (DeletionStage.WAIT, "answers to StopReplica from brokers [2]")
-        # The silent one dies: it will not answer, and the reason changes.
+        # The silent broker dies: it will not answer, and the reason changes.
         await scenario.after(lambda: scenario.stop_broker(2))
         assert "brokers [2], which are dead" in what_is_left(term.context, "t", retry=True).waits_for
         scenario.network.silent.clear()
@@ -87,7 +87,7 @@ async def test_growth_of_a_topic_being_deleted_is_undone() -> None:
 
 
 async def test_a_topic_whose_znode_cannot_be_read_waits_until_it_is_mended() -> None:
-    """Its replicas are on brokers, whoever can name them; gone without them, they would be found by the next topic."""
+    """Its replicas still exist on brokers, and the next topic of that name would find them."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [1, 2])
@@ -106,7 +106,7 @@ async def test_a_topic_whose_znode_cannot_be_read_waits_until_it_is_mended() -> 
 
 
 async def test_brokers_forget_a_partition_whose_state_cannot_be_read() -> None:
-    """They heard of it from an earlier controller, which could."""
+    """An earlier controller could read it, and sent it to them."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [1])
@@ -120,7 +120,7 @@ async def test_brokers_forget_a_partition_whose_state_cannot_be_read() -> None:
 
 
 async def test_a_broker_that_comes_back_hears_what_to_forget() -> None:
-    """It may have been away without a restart, with the topic in its cache."""
+    """The broker may have been away without a restart, with the topic in its cache."""
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 7]))
         await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))

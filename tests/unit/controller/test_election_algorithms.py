@@ -1,4 +1,4 @@
-"""The four rules by value, and the offline rule against a dumb version of itself on random input."""
+"""The four election rules on examples, and the offline rule against a naive version on random input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker, or the controller, whose port refuses although its session lives: what is decided, told and recorded.
+"""A broker, or the controller, whose port refuses although its session is alive: what is decided, sent and recorded.
 
 Broker 9 is the controller and hosts no replica. Probes do not pause here: time stands still in these tests.
 """
@@ -35,7 +35,7 @@ def suspects(scenario: Scenario) -> float:
 
 
 async def probe_often() -> None:
-    """Turns enough for many probes, of which nothing comes that `settle` could wait for."""
+    """Runs the loop long enough for many probes. `settle` does not see them, because they change nothing."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -80,7 +80,7 @@ async def test_it_takes_a_connection_in_the_same_life_and_is_told_everything() -
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         talk = await scenario.after(lambda: scenario.network.unreachable.clear())
         told = requests(talk, 1)
-        # What was decided while it was away, in that order; then the whole start-up sequence.
+        # First what was decided while it was away, in that order; then the whole start-up sequence.
         assert told[:2] == [
             "UpdateMetadata {t-0 leader 2 e1 isr [2, 3] v1 offline [1]} live [1, 2, 3, 9]",
             "UpdateMetadata {t-1 leader 2 e1 isr [2, 3] v1 offline [1]} live [1, 2, 3, 9]",
@@ -98,8 +98,8 @@ async def test_it_takes_a_connection_in_the_same_life_and_is_told_everything() -
 
 
 async def test_a_port_that_listens_again_is_not_yet_the_broker() -> None:
-    """Killed and started again, it listens at once and registers later: what answers nothing, or answers in a new life,
-    is not the suspect."""
+    """A broker that is killed and restarts listens at once but registers later. A process that does not answer, or
+    answers with a stale broker epoch, is not the suspect."""
     async with Scenario(**FAST).running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
@@ -128,7 +128,7 @@ async def test_a_new_life_ends_the_suspicion() -> None:
 
 
 async def test_its_former_life_is_not_its_own() -> None:
-    """Refused in one life, registered again by the time we look: nobody is suspect."""
+    """It refused under one broker epoch, but has registered again meanwhile: it is not suspect."""
     async with Scenario(**FAST).running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
         scenario.network.cut_off(1, REFUSED)
@@ -183,7 +183,7 @@ async def test_we_who_do_not_hear_zookeeper_accuse_nobody() -> None:
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         await probe_often()
         assert suspects(scenario) == 0
-        scenario.zk.silent_s = 0.0  # it speaks again: we look again
+        scenario.zk.silent_s = 0.0  # ZooKeeper answers again: the broker is judged again
         await probe_often()
         await scenario.settle()
         assert suspects(scenario) == 1
@@ -226,7 +226,7 @@ async def test_a_suspect_gets_nothing_new() -> None:
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         await scenario.after(lambda: scenario.create_topic("u", [1, 2, 3]))
         assert scenario.state("u", 0) == (2, 0, [2, 3], 0)
-        scenario.put_state("t", 0, 2, 1, [1, 2, 3], 5)  # whoever wrote it into the ISR
+        scenario.put_state("t", 0, 2, 1, [1, 2, 3], 5)  # the leader added it to the ISR
         answer = await scenario.controller.elect_leaders([TopicPartition("t", 0)], UncleanElection.FORBIDDEN)
         (error,) = answer.values()
         assert isinstance(error, KafkaError) and error.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -238,7 +238,7 @@ async def test_a_suspect_gets_nothing_new() -> None:
 
 
 async def test_an_isr_that_its_leader_shrank_meanwhile_counts() -> None:
-    """The state in ZooKeeper decides, not what we remember: the suspect was alone already."""
+    """The state in ZooKeeper decides, not the context: the suspect was already alone in the ISR."""
     async with Scenario(**FAST).running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
         scenario.put_state("t", 0, 1, 0, [1], 5)
@@ -247,7 +247,7 @@ async def test_an_isr_that_its_leader_shrank_meanwhile_counts() -> None:
 
 
 async def test_a_dead_leader_keeps_its_last_follower() -> None:
-    """A suspect leaves only the ISR of a leader that lives."""
+    """A suspect leaves the ISR only if the leader is alive."""
     async with Scenario(**FAST).running(1, 2, 3, 4) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [2, 1]))
         await scenario.after(lambda: scenario.network.cut_off(2, REFUSED))
@@ -262,7 +262,7 @@ async def test_a_dead_leader_keeps_its_last_follower() -> None:
 
 
 def led_by(scenario: Scenario, controller: int) -> None:
-    """Somebody else holds the office, in the session that registered the broker."""
+    """Another broker is controller, in the session that registered it."""
     document = f'{{"version":1,"brokerid":{controller},"timestamp":"0"}}'
     scenario.zk.put("/controller", document, owner=1000 + controller)
 
@@ -283,7 +283,7 @@ async def test_a_controller_that_refuses_is_replaced() -> None:
         events = [record.event for record in scenario.sink.records if hasattr(record, "event")]
         order = ["controller-suspected", "controller-moved", "controller-elected", "controller-failover"]
         assert [event for event in events if event in (*order, "broker-suspected")] == [*order, "broker-suspected"]
-        # Its broker is still registered, but no longer leads: our vigil was the connection that broke.
+        # Its broker is still registered, but no longer leads: the watchdog's connection broke.
         assert scenario.state("t", 0)[:3] == (2, 1, [2, 3])
         assert scenario.state("t", 1)[:3] == (2, 1, [2, 3])
 
@@ -317,7 +317,7 @@ async def test_the_guards_protect_a_controller_too(guard: str) -> None:
 
 
 async def test_somebody_else_was_faster() -> None:
-    """The multi decides: what we wanted to replace is another node by now."""
+    """The multi decides: the node to replace is no longer there."""
     scenario = Scenario(**FAST)
     scenario.prepare(1, 2, 3)
     led_by(scenario, 1)
@@ -333,7 +333,7 @@ async def test_somebody_else_was_faster() -> None:
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         assert not scenario.controller.is_active
         assert scenario.controller.active_controller_id == 2
-        # And from now on that one is watched.
+        # From now on the new controller is watched.
         await scenario.after(lambda: scenario.network.cut_off(2, REFUSED))
         assert scenario.controller.is_active
 
@@ -342,7 +342,7 @@ async def test_somebody_else_was_faster() -> None:
 async def test_the_first_try_is_a_living_candidates(
     candidates: list[int], stands_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broker 1 leads and dies: if 2 is a candidate it goes first; one that is dead, or we ourselves, hold nobody up."""
+    """The controller 1 dies. If 2 is a candidate it goes first; a dead candidate, or our own broker, delays nothing."""
     monkeypatch.setattr(suspicion, "REMIND_EVERY", 1_000_000)
     scenario = Scenario(**FAST)
     scenario.prepare(1, 2, 3)
@@ -354,7 +354,7 @@ async def test_the_first_try_is_a_living_candidates(
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         assert len(scenario.sink.decisions("controller-suspected")) == 1
         assert scenario.controller.is_active is not stands_back
-        if stands_back:  # nobody came: the next look, a second later, is ours
+        if stands_back:  # no candidate took over: a second later this broker does
             monkeypatch.setattr(suspicion, "REMIND_EVERY", 1)
             await probe_often()
             await scenario.settle()

@@ -1,4 +1,4 @@
-"""A connection that is always there, in virtual time: when a break is seen, how often it is probed, what counts."""
+"""A kept connection, in virtual time: when a break is noticed, how often it is probed, what counts as evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELAY = 0.001
 
 
 class World:
-    """A lifeline from `us` to a broker that accepts whatever comes."""
+    """A kept connection from `us` to a broker that accepts everything."""
 
     def __init__(self, accept: Callable[[], asyncio.Protocol] = asyncio.Protocol) -> None:
         loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ def in_world(
         world = World(accept)
         await world.listen()
         task = asyncio.create_task(world.kept.run())
-        await asyncio.sleep(10)  # idle for long: nothing is sent
+        await asyncio.sleep(10)  # idle for a long time
         await story(world)
         assert not task.done()
         task.cancel()

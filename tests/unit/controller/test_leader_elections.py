@@ -1,4 +1,4 @@
-"""Elections that somebody asks for: by call, by znode, by the clock."""
+"""Leader elections on request: by call, by znode, by the clock."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_preferred_by_call() -> None:
         for broker in (1, 2):
             assert requests(talk, broker)[0].startswith("LeaderAndIsr {t-0 leader 1 e2")
         assert await elect(scenario, T0) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
-        assert await elect(scenario) == {T1: 1}  # only what needed it is reported
+        assert await elect(scenario) == {T1: 1}  # only partitions that needed an election are reported
         assert await elect(scenario) == {}
 
 
@@ -107,7 +107,7 @@ async def test_unclean_election_switched_on_for_a_topic() -> None:
 @pytest.mark.case("ULE-03")
 @pytest.mark.parametrize(("entity", "elected"), [("<default>", True), ("9", True), ("1", False)])
 async def test_unclean_election_switched_on_for_the_cluster(entity: str, elected: bool) -> None:
-    """By the cluster's default, or by the value of the controller's own broker (9); another broker's is its own."""
+    """By the cluster's default or the value of the controller's own broker (9); other brokers do not count."""
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         no = {"unclean.leader.election.enable": "false"}
@@ -144,7 +144,7 @@ async def test_preferred_by_znode() -> None:
         document = preferred_replica_election.encode(asked)
         assert json.loads(document) == {"version": 1, "partitions": [{"topic": n.topic, "partition": 0} for n in asked]}
         assert list(preferred_replica_election.decode(ZNODE, document)) == asked
-        for _ in range(2):  # the second finds nothing to do, and goes too
+        for _ in range(2):  # the second finds nothing to do, and is deleted too
             await scenario.after(lambda: scenario.zk.put(ZNODE, document))
             assert scenario.state("t", 0)[0] == 1
             assert ZNODE not in scenario.zk.tree.nodes
@@ -163,7 +163,7 @@ async def test_the_preferred_leader_returns_and_is_elected_by_znode() -> None:
         await scenario.after(lambda: scenario.stop_broker(1))
         assert scenario.state("t", 0)[:3] == (2, 1, [2])
         await scenario.after(lambda: scenario.start_broker(1))
-        scenario.put_state("t", 0, 2, 1, [2, 1], 5)  # back in the ISR: the leader wrote it, in the same epoch
+        scenario.put_state("t", 0, 2, 1, [2, 1], 5)  # back in the ISR: the leader wrote it in the same epoch
         await scenario.after(lambda: scenario.zk.put(ZNODE, preferred_replica_election.encode([T0])))
         assert scenario.state("t", 0)[:3] == (1, 2, [2, 1])
         assert ZNODE not in scenario.zk.tree.nodes
@@ -192,7 +192,7 @@ async def test_a_topic_older_than_every_broker() -> None:
 
 
 async def test_a_new_controller_finds_the_znode() -> None:
-    """A partition in it that never had a leader made one Kafka controller after the other fall (12.3)."""
+    """In Kafka a partition in it that has never had a leader made one controller after the other fail."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [1, 2], [7])
@@ -215,7 +215,9 @@ async def test_automatic_balance_waits_for_the_share_and_for_the_isr() -> None:
         await led_by_the_second(scenario)
         assert await elect(scenario, T0) == {T0: 1}
         scenario.talk()
-        assert await balance(scenario) == []  # half of what 1 is preferred for is not more than 50 %
+        assert (
+            await balance(scenario) == []
+        )  # broker 1 lacks half of its preferred leaderships, which is not more than 50 %
         await scenario.after(lambda: scenario.stop_broker(1))
         await scenario.after(lambda: scenario.start_broker(1))
         assert await balance(scenario) == []  # it is not in the ISR yet

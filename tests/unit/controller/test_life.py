@@ -1,4 +1,4 @@
-"""Election, fail-over, resignation, expiry, fencing and failures: what must hold whoever leads."""
+"""Election, fail-over, resignation, expiry, fencing and failures of a controller."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_somebody_else_leads() -> None:
         with pytest.raises(KafkaError) as refused:
             await scenario.controller.controlled_shutdown(BrokerId(1), BrokerEpoch(-1))
         assert refused.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
-        # The other one goes: we stand at once.
+        # The other controller is gone: ours stands at once.
         await scenario.after(lambda: scenario.zk.remove("/controller"))
         assert scenario.controller.is_active
 
@@ -76,7 +76,9 @@ async def test_the_answer_to_the_election_is_lost(fate: str, monkeypatch: pytest
     async with scenario.controller.running():
         await scenario.settle()
         assert scenario.controller.is_active
-        assert scenario.zk.text("/controller_epoch") == "5"  # not raised twice: the first attempt is recognised
+        assert (
+            scenario.zk.text("/controller_epoch") == "5"
+        )  # not raised twice: the first attempt succeeded, and is recognised
 
 
 async def test_a_successor_ends_the_term_and_nothing_is_written_after() -> None:
@@ -84,7 +86,7 @@ async def test_a_successor_ends_the_term_and_nothing_is_written_after() -> None:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
 
         def overtake_silently() -> None:
-            # Our watch on /controller has not fired yet; the fence must hold by itself.
+            # The watch on /controller has not fired yet; the fence alone must hold.
             scenario.zk.forget_watches()
             scenario.zk.remove("/controller")
             scenario.zk.put("/controller", '{"version":1,"brokerid":1,"timestamp":"0"}', owner=77)
@@ -102,7 +104,7 @@ async def test_a_successor_ends_the_term_and_nothing_is_written_after() -> None:
 
 async def test_a_stop_replica_that_deletes_waits_for_the_fence() -> None:
     async with Scenario().running(1) as scenario:
-        # No leadership info: the deletion has no write of its own that could meet the fence.
+        # Without a state the deletion makes no write that could meet the fence.
         await scenario.after(lambda: scenario.create_topic("t", [7]))
         term = scenario.controller._term
         assert term is not None
@@ -249,7 +251,7 @@ async def test_bad_znodes_are_skipped_and_reported() -> None:
             "/brokers/ids/none",
             "/brokers/topics/torn/partitions/0/state",
         }
-        # Mended, it becomes a topic like any other; junk in notifications is passed over.
+        # Once repaired it is a topic like any other; junk in notifications is skipped.
         await scenario.after(lambda: scenario.create_topic("bad", [1]))
         assert scenario.state("bad", 0) == (1, 0, [1], 0)
         await scenario.after(lambda: scenario.zk.put("/isr_change_notification/isr_change_7", "junk"))
@@ -267,7 +269,7 @@ async def test_an_edited_registration_kills_nobody() -> None:
 
 
 async def test_a_registration_that_is_mended_lets_its_broker_in() -> None:
-    """Its new controller could not read it; the data changes, the children of /brokers/ids do not."""
+    """The new controller could not read it. The data changes, the children of /brokers/ids do not."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [2])
@@ -308,9 +310,9 @@ async def test_an_unexpected_exception_makes_the_controller_resign(monkeypatch: 
         await scenario.settle()
         (failed,) = scenario.sink.decisions("controller-failed")
         assert "a bug" in failed.detail
-        assert "/controller" not in scenario.zk.tree.nodes  # nobody stands before the pause is over
+        assert "/controller" not in scenario.zk.tree.nodes  # no broker stands before the pause is over
         assert delays
-        assert 0.5 < delays[0] <= 1.1  # a second, less what passed since the failure
+        assert 0.5 < delays[0] <= 1.1  # one second, minus the time since the failure
 
 
 @pytest.mark.case("RSM-10")
@@ -361,7 +363,7 @@ async def test_a_silent_broker_delays_nobody_else() -> None:
         await scenario.after(lambda: scenario.create_topic("a", [3, 1]))
         talk = await scenario.after(lambda: scenario.create_topic("b", [2, 3]))
         assert any(line.startswith("2 <- LeaderAndIsr {b-0") for line in talk)
-        assert not any(line.startswith("3 <-") for line in talk)  # one request in flight, the rest waits
+        assert not any(line.startswith("3 <-") for line in talk)  # one request is in flight, the others wait
 
 
 @pytest.mark.case("CTL-02")
@@ -371,7 +373,7 @@ async def test_stopping_leaves_no_metric_and_no_task() -> None:
         pass
     assert scenario.metrics.names() == []
     assert not scenario.controller.is_active
-    assert "/controller" not in scenario.zk.tree.nodes  # though the session lives on
+    assert "/controller" not in scenario.zk.tree.nodes  # although the session is still alive
     assert scenario.zk.text("/controller_epoch") == "5"
 
 

@@ -1,6 +1,6 @@
-"""Reassignment as conversations: the trace of the reference (controller.md 13), and what is found half done.
+"""Reassignment as conversations: the whole sequence that Kafka produces, and reassignments that are found half done.
 
-A1 and A2 are one batch here: the new replica hears once, and that it is new (KAFKA-10314).
+A1 and A2 are one batch here: the new replica receives LeaderAndIsr once, with is_new (KAFKA-10314).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def code(error: KafkaError | None) -> ErrorCode | None:
 
 
 async def prepared(scenario: Scenario, replicas: Sequence[int] = (1, 2), epoch: int = 7) -> None:
-    """t-0 as the trace finds it: led by its first replica, all in sync."""
+    """t-0 at the start: led by its first replica, all in sync."""
     await scenario.after(lambda: scenario.create_topic("t", replicas))
     scenario.put_state("t", 0, replicas[0], epoch, replicas, 5)
 
@@ -85,7 +85,7 @@ async def test_the_trace() -> None:
         ((name, reason),) = scenario.controller.statistics().reassignments
         assert (name, reason) == ("t-0", "brokers [3] to join the ISR [1, 2] of leader 1")
 
-        # The leader takes 3 into the ISR: the watch completes it.
+        # The leader adds 3 to the ISR: the watch completes the reassignment.
         talk = await scenario.after(lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
         assert writes(talk) == [
             f'set {STATE} {{"controller_epoch":5,"leader":2,"version":1,"leader_epoch":9,"isr":[1,2,3]}}',
@@ -120,7 +120,11 @@ async def test_a_single_replica_moves_by_the_znode() -> None:
         await scenario.after(lambda: scenario.zk.put(ZNODE, znode(("t", 0, [2]))))
         assert scenario.state("t", 0)[:3] == (1, 1, [1])
         await scenario.after(lambda: scenario.put_state("t", 0, 1, 1, [1, 2], 5))
-        assert scenario.state("t", 0)[:3] == (2, 3, [2])  # the start, the new leader, the old one forced out
+        assert scenario.state("t", 0)[:3] == (
+            2,
+            3,
+            [2],
+        )  # raised by the start, by the new leader, and when the old one left the ISR
         assert assigned(scenario) == ([2], [], [])
         assert ZNODE not in scenario.zk.tree.nodes
         timer = scenario.metrics.timer("kafka.controller", "ControllerStats", "PartitionReassignmentRateAndTimeMs")
@@ -160,7 +164,7 @@ async def test_the_next_controller_finishes_whatever_it_finds(found: str) -> Non
     async with scenario.controller.running():
         await scenario.settle()
         if 3 not in isr:
-            # It told everybody again, with a new epoch, and waits.
+            # It sent everything again, with a new epoch, and waits.
             assert scenario.state("t", 0)[:3] == (leader, epoch + 1, isr)
             lines = requests(scenario.talk(), 1)
             assert f"LeaderAndIsr {{t-0 leader 1 e{epoch + 1} isr [1, 2] v1}}" in lines
@@ -173,12 +177,12 @@ async def test_the_next_controller_finishes_whatever_it_finds(found: str) -> Non
 
 
 def expire_before(scenario: Scenario, nth: int) -> None:
-    """The session is gone when the controller comes to its n-th transaction."""
+    """The session expires just before the controller's n-th transaction."""
     late_write(scenario, nth + 1, scenario.zk.expire)
 
 
 async def follow(scenario: Scenario) -> None:
-    """What brokers do: the leader takes a replica into the ISR that was told to fetch from it."""
+    """What brokers do: the leader adds replicas that received LeaderAndIsr to the ISR."""
     for _ in range(3):
         await scenario.settle()
         leader, epoch, isr, _ = scenario.state("t", 0)
@@ -187,7 +191,7 @@ async def follow(scenario: Scenario) -> None:
 
 
 async def test_killed_before_each_write_and_finished_by_the_next() -> None:
-    """Every write of a clean run, the controller's session gone just before it is applied."""
+    """The controller loses its session just before each write of a clean run in turn."""
     writes_seen = 0
     for kill_at in range(100):
         tree = InMemoryTree()
@@ -286,7 +290,7 @@ async def test_cancel_stops_what_was_added() -> None:
         scenario.talk()
         assert await alter(scenario, None) is None
         talk = scenario.talk()
-        # The target led the list, so the origin's order is not known any more.
+        # The target came first in the list, so the original order is lost.
         assert assigned(scenario) == ([2, 1], [], [])
         assert scenario.state("t", 0)[:3] == (1, 9, [1, 2])
         assert requests(talk, 3)[-1].startswith("UpdateMetadata")
@@ -322,7 +326,7 @@ async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:
 
 
 def late_write(scenario: Scenario, nth: int, write: Callable[[], None]) -> None:
-    """Somebody else's write just before the n-th transaction from now."""
+    """Another writer changes the node just before the n-th transaction from now."""
 
     def count_down(left: int) -> None:
         if left == 1:
@@ -339,7 +343,7 @@ async def test_cancel_when_the_added_replica_leads() -> None:
         await alter(scenario, [3, 4])
         scenario.put_state("t", 0, 3, 8, [3, 2], 5)
         assert await alter(scenario, None) is None
-        # Out of the ISR, which leaves nobody to lead, then elected among those who stay.
+        # It leaves the ISR, so the partition has no leader; then one of those that stay is elected.
         assert scenario.state("t", 0)[:3] == (2, 10, [2])
         assert assigned(scenario) == ([1, 2], [], [])
         talk = scenario.talk()
@@ -395,7 +399,7 @@ async def test_no_replica_is_given_up_if_it_alone_has_the_records_and_is_away() 
 
 
 async def test_no_replica_is_given_up_while_the_state_cannot_be_read() -> None:
-    """A new controller that could not read the ISR does not know who has the records."""
+    """A new controller that could not read the ISR does not know which replica has the records."""
     scenario = Scenario()
     scenario.prepare(1, 2, 3)
     scenario.zk.put("/brokers/topics/t", json.dumps(MOVING))
@@ -407,7 +411,7 @@ async def test_no_replica_is_given_up_while_the_state_cannot_be_read() -> None:
         assert code(await alter(scenario, None)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert not any("StopReplica" in line for line in scenario.talk())
         assert assigned(scenario) == ([2, 3, 1], [3], [1])
-        # Mended, and read by the next controller, it is cancelled as any other.
+        # Once repaired and read by the next controller, it is cancelled like any other.
         scenario.put_state("t", 0, 1, 8, [1, 2], 4)
         scenario.zk.remove("/controller")
         await scenario.settle()
@@ -464,7 +468,7 @@ async def test_a_topic_on_the_move_is_deleted_when_it_has_arrived() -> None:
 
 
 async def test_deletion_and_reassignment_do_not_wait_for_each_other() -> None:
-    """A topic queued for deletion gets no elections, but one that has to arrive first needs a leader to follow."""
+    """A topic queued for deletion gets no elections, except to complete a reassignment, which needs a leader."""
     async with Scenario().running(1, 2, 3) as scenario:
         await prepared(scenario)
         await alter(scenario, [2, 3])
@@ -484,13 +488,13 @@ async def test_the_znode_asks_and_goes_when_all_is_done() -> None:
     async with Scenario().running(1, 2, 3) as scenario:
         await prepared(scenario)
         await scenario.after(lambda: scenario.zk.put(ZNODE, znode(("t", 0, [2, 3]), ("nobody", 0, [1]))))
-        assert json.loads(scenario.zk.text(ZNODE)) == json.loads(znode(("t", 0, [2, 3])))  # the bad one is gone
+        assert json.loads(scenario.zk.text(ZNODE)) == json.loads(znode(("t", 0, [2, 3])))  # the bad entry is gone
         assert scenario.sink.decisions("reassignment-refused")
         assert TP in await scenario.controller.list_partition_reassignments(None)
         await scenario.after(lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
         assert ZNODE not in scenario.zk.tree.nodes
         assert assigned(scenario) == ([2, 3], [], [])
-        # And the next one is noticed.
+        # The next znode is noticed too.
         await scenario.after(lambda: scenario.zk.put(ZNODE, znode(("t", 0, [3, 2]))))
         assert (ZNODE in scenario.zk.tree.nodes, assigned(scenario)) == (False, ([3, 2], [], []))
 
@@ -520,7 +524,7 @@ async def test_a_znode_that_cannot_be_read_is_reported_and_left() -> None:
             assert talk == []
         assert len(scenario.sink.decisions("znode-skipped")) == 3
         assert scenario.controller.is_active
-        await scenario.after(lambda: scenario.zk.put(ZNODE, znode()))  # empty but sound: nothing to keep
+        await scenario.after(lambda: scenario.zk.put(ZNODE, znode()))  # empty but valid: it is deleted
         assert ZNODE not in scenario.zk.tree.nodes
 
 

@@ -1,4 +1,4 @@
-"""What runs by the clock and what says that it does not; and that resignation undoes everything."""
+"""Which periodic tasks run and which say why not; resignation ends them all."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_resigning_undoes_all_of_it_in_order(monkeypatch: pytest.MonkeyPat
         await scenario.settle()
         scenario.talk()
         assert await scenario.after(depose) == []
-        # The gauges are zero before anything is torn down, the senders go last: Kafka's order.
+        # As in Kafka the gauges are zero before anything is torn down, and the senders stop last.
         assert order == ["schedule, 0 topics counted", "channels"]
         for gauge in ("ActiveControllerCount", *GAUGES):
             assert value(GROUP, TYPE, gauge) == 0, gauge
@@ -95,7 +95,7 @@ async def test_resigning_undoes_all_of_it_in_order(monkeypatch: pytest.MonkeyPat
         assert (seen.live_brokers, seen.shutting_down, seen.deletions, seen.schedule) == ((), (), (), ())
         ours = sorted(task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("controller-"))
         assert ours == ["controller-events"]
-        # What was watched fires into the void.
+        # Watches that fire now do nothing.
         scenario.network.top_error = 0
         assert await scenario.after(lambda: scenario.stop_broker(1)) == []
         assert await scenario.after(lambda: scenario.create_topic("later", [2])) == []

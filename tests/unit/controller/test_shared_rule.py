@@ -1,4 +1,4 @@
-"""A rule that is asked once for all partitions that look alike answers as one that is asked for each."""
+"""A rule that is asked once for all partitions that look alike gives the same answers as one asked for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ BROKERS = [BrokerId(n) for n in range(1, 6)]
 
 
 def some_cluster(rng: random.Random) -> ControllerContext:
-    """Four of five brokers live, one shuts down; some directories failed, some topics go, some may lose data."""
+    """Four of five brokers are alive and one of them shuts down. Some log directories failed, some topics are being
+    deleted, some allow unclean elections."""
     context = ControllerContext(EPOCH)
     for broker in BROKERS[:4]:
         live = Broker(broker, (Endpoint("PLAINTEXT", "h", 1),))

@@ -1,4 +1,4 @@
-"""Slices of one step overlap on their way to ZooKeeper; what is applied and told is as if they had not."""
+"""Slices of one step overlap on their way to ZooKeeper; they are applied and sent as if they did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two state machines with what they write and say: each transition as a conversation."""
+"""The two state machines, with what they write and send: each transition as a conversation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
 
 @pytest.mark.case("PSM-08")
 async def test_the_preferred_strategy_writes_a_new_epoch_even_for_the_same_leader() -> None:
-    """Callers ask only where somebody else leads; the machine itself does as it is told."""
+    """Callers ask only where another broker leads; the rule itself does not check that."""
     async with Scenario().running(5) as scenario:
         await with_topic(scenario, [5])
         scenario.put_state("t", 0, 5, 3, [5], 5)  # unknown to the context: the state is read again
@@ -136,7 +136,7 @@ async def test_replicas_of_a_new_controller_are_online_where_their_broker_is() -
 
 
 def unborn(scenario: Scenario, *replicas: int) -> None:
-    """t-0 in the context alone: NonExistent, without leadership info, unknown to ZooKeeper."""
+    """t-0 in the context only: NonExistent, without a state, unknown to ZooKeeper."""
     term_of(scenario).context.add_partitions("t", {0: Assignment(tuple(map(BrokerId, replicas)))})
 
 
@@ -150,7 +150,7 @@ async def test_a_new_replica_of_a_partition_without_leader_hears_nothing() -> No
 
 @pytest.mark.case("RSM-05")
 async def test_a_new_replica_of_a_led_partition_hears_that_it_is_new() -> None:
-    """A reassignment makes such replicas; they alone hear `new`."""
+    """A reassignment makes such replicas; only their brokers receive is_new."""
     async with Scenario().running(1, 2, 3) as scenario:
         await with_topic(scenario, [1, 2])
         target = (BrokerId(1), BrokerId(2), BrokerId(3))
@@ -164,7 +164,7 @@ async def test_a_new_replica_of_a_led_partition_hears_that_it_is_new() -> None:
 
 @pytest.mark.case("RSM-07")
 async def test_a_new_replica_goes_online_without_another_word() -> None:
-    """It was told that it is new when it became so. The assignment names it from the start: nothing is appended."""
+    """Its broker received is_new when it became New. The assignment already names it, so nothing is appended."""
     async with Scenario().running(1, 2) as scenario:
         talk = await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         for broker in (1, 2):
@@ -227,7 +227,7 @@ async def test_a_replica_that_failed_to_be_deleted_may_come_back() -> None:
 
 @pytest.mark.case("TDM-05")
 async def test_two_topics_are_deleted_in_the_steps_of_one() -> None:
-    """Batched over topics: what brokers hear of the second rides along with the first."""
+    """Topics are batched: the requests about the second go out with those about the first."""
 
     async def deleted(*topics: str) -> tuple[int, list[str]]:
         async with Scenario().running(1, 2, 3) as scenario:

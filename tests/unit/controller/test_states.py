@@ -1,4 +1,4 @@
-"""The transition tables, exhaustively: every pair of states is either allowed by the reference or refused."""
+"""The transition tables, exhaustively: every pair of states is either allowed as in Kafka, or refused."""
 
 from __future__ import annotations
 

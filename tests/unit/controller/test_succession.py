@@ -1,4 +1,4 @@
-"""Who shall hold the office: the rule as a table, then real controllers that share one ZooKeeper, in virtual time."""
+"""Who should be controller: the rule as a table, then real controllers that share one ZooKeeper in virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from klamm.controller.election.controller_election import NOBODY, Epoch, Holder
+from klamm.controller.election.controller_election import NO_BROKER, Epoch, Holder
 from klamm.controller.election.succession import Action, Policy, Situation, decide
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, ControllerEpoch
@@ -42,7 +42,7 @@ STAND, TAKE = Action.STAND, Action.TAKE_OVER
 @pytest.mark.parametrize(
     ("now", "action", "after_s"),
     [
-        # Free.
+        # There is no controller.
         (situation(None), STAND, 0),
         (situation(None, {9, 1}), STAND, 0),
         (situation(None, {1}), STAND, 5),
@@ -50,23 +50,23 @@ STAND, TAKE = Action.STAND, Action.TAKE_OVER
         (situation(None, {9, 1}, unfit=True), STAND, 10),
         (situation(None, {9}, unfit=True), STAND, 10),
         (situation(None, {9}, unfit=True, live={9}), STAND, 0),
-        # Held by another, and well.
+        # Another broker is controller, and all is well.
         (situation(held_by(1)), None, 0),
-        (situation(held_by(1), {1, 9}), None, 0),  # candidates do not fight
-        (situation(held_by(1), {2}), None, 0),  # not ours to take
+        (situation(held_by(1), {1, 9}), None, 0),  # candidates do not replace each other
+        (situation(held_by(1), {2}), None, 0),  # this broker is not a candidate
         (situation(held_by(1), {9}), TAKE, 3),
         (situation(held_by(1), {9, 2}), TAKE, 3),
         (situation(held_by(1), {9}, unfit=True), None, 0),
-        # Asked for.
+        # An operator asked for this broker.
         (situation(held_by(1), asked_for=ME), TAKE, 0),
         (situation(held_by(1), {1, 9}, asked_for=ME), TAKE, 0),
         (situation(held_by(1), asked_for=BrokerId(2)), None, 0),
-        # Ours, but we do not lead.
+        # Our session owns /controller, but we do not lead.
         (situation(held_by(9, owner=SESSION)), STAND, 0),
         (situation(held_by(1, owner=SESSION)), STAND, 0),
-        (situation(held_by(NOBODY, owner=SESSION, problem=JUNK), {1}), STAND, 0),
-        # Broken.
-        (situation(held_by(NOBODY, problem=JUNK)), TAKE, 3),
+        (situation(held_by(NO_BROKER, owner=SESSION, problem=JUNK), {1}), STAND, 0),
+        # The election is broken.
+        (situation(held_by(NO_BROKER, problem=JUNK)), TAKE, 3),
         (situation(held_by(1), holder_session_id=11), TAKE, 3),
         (situation(held_by(7), holder_session_id=None), TAKE, 3),
         (situation(held_by(1), epoch=None), TAKE, 3),
@@ -74,7 +74,7 @@ STAND, TAKE = Action.STAND, Action.TAKE_OVER
         (situation(held_by(1), {1}, holder_session_id=11), TAKE, 6),  # candidates first
         # A KRaft migration.
         (situation(held_by(1, owner=0)), None, 0),
-        (situation(held_by(NOBODY, owner=0, problem=JUNK), {9}, asked_for=ME), None, 0),
+        (situation(held_by(NO_BROKER, owner=0, problem=JUNK), {9}, asked_for=ME), None, 0),
     ],
 )
 def test_the_rule(now: Situation, action: Action | None, after_s: float) -> None:
@@ -87,15 +87,15 @@ def test_what_the_switches_turn_off() -> None:
     assert decide(situation(None, {1}), no_fallback) is None
     assert decide(situation(None, {7}), no_fallback) is None
     assert decide(situation(None, {9}), no_fallback) is not None
-    assert decide(situation(None), no_fallback) is not None  # nobody is preferred: everybody may
+    assert decide(situation(None), no_fallback) is not None  # without candidates every broker may stand
     no_healing = POLICY._replace(heal=False)
-    assert decide(situation(held_by(NOBODY, problem=JUNK)), no_healing) is None
+    assert decide(situation(held_by(NO_BROKER, problem=JUNK)), no_healing) is None
     assert decide(situation(held_by(1, owner=SESSION)), no_healing) is None
-    assert decide(situation(held_by(9, owner=SESSION)), no_healing) is not None  # a lost answer is no edit
+    assert decide(situation(held_by(9, owner=SESSION)), no_healing) is not None  # a lost answer, not an edit
 
 
 class Brokers:
-    """Real controllers of several brokers on one tree; `JVM` brokers are znodes that the test moves."""
+    """Real controllers of several brokers on one ZooKeeper; the test writes the znodes of JVM brokers."""
 
     def __init__(self, stack: AsyncExitStack, *candidates: int, **properties: str) -> None:
         self.tree = InMemoryTree()
@@ -130,7 +130,7 @@ class Brokers:
         del self.nodes[broker]
 
     def jvm(self, broker: int) -> None:
-        """Registered and elected by its own rules: it neither stands back nor hands over."""
+        """A JVM broker registers and is elected by its own rules: it neither waits for candidates nor hands over."""
         self.outside.start_broker(broker)
         document = json.dumps({"version": 1, "brokerid": broker, "timestamp": "0"})
         self.outside.zk.put("/controller", document, owner=1000 + broker)
@@ -160,7 +160,7 @@ class Brokers:
 def played(
     *candidates: int, **properties: str
 ) -> Callable[[Callable[[Brokers], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """A test of several brokers, in virtual time."""
+    """Runs a test of several brokers in virtual time."""
 
     def decorate(play: Callable[[Brokers], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         async def run() -> None:
@@ -179,14 +179,14 @@ def played(
 @played(2)
 async def test_candidates_run_first_and_take_over_again(brokers: Brokers) -> None:
     await brokers.start(1)
-    brokers.assert_led_by(1)  # no candidate is alive: at once
+    brokers.assert_led_by(1)  # at once, because no candidate is alive
     await brokers.start(2, 3)
     await asyncio.sleep(2.5)
-    brokers.assert_led_by(1)  # it must be up for the settle time
+    brokers.assert_led_by(1)  # the candidate must be up for the settle time first
     await asyncio.sleep(1)
     brokers.assert_led_by(2)
     assert brokers.causes(2) == ["a candidate replaces broker 1, which is not one"]
-    # The candidate dies: none is left, so the election is tried again at once.
+    # The last candidate dies, so the others stand at once.
     await brokers.kill(2)
     await asyncio.sleep(0.1)
     assert brokers.leading in ([1], [3])
@@ -201,7 +201,7 @@ async def test_two_candidates_do_not_fight(brokers: Brokers) -> None:
     await asyncio.sleep(20)
     assert brokers.leading in ([2], [3])
     (first,) = brokers.leading
-    assert brokers.epoch == 6  # broker 1, then one of them, and nothing more
+    assert brokers.epoch == 6  # broker 1, then one of the candidates, and no more
     await brokers.kill(first)
     await asyncio.sleep(0.1)
     assert brokers.leading == [5 - first]  # the other candidate, not broker 1
@@ -235,7 +235,7 @@ async def test_without_fallback_only_candidates_lead(brokers: Brokers) -> None:
     await brokers.kill(2)
     await asyncio.sleep(30)
     assert brokers.leading == []
-    brokers.prefer(1)  # the operator changes his mind
+    brokers.prefer(1)  # the operator prefers another broker
     await asyncio.sleep(0.1)
     brokers.assert_led_by(1)
 
@@ -246,7 +246,7 @@ async def test_candidates_may_come_later_and_be_junk(brokers: Brokers) -> None:
     brokers.assert_led_by(1)
     brokers.outside.zk.put("/config/extension/candidates/two")
     await asyncio.sleep(10)
-    brokers.assert_led_by(1)  # a name that is no number is no preference
+    brokers.assert_led_by(1)  # a name that is not a broker id is ignored
     (skipped,) = brokers.nodes[2].sink.decisions("znode-skipped")
     assert (skipped.cause, skipped.detail) == ("/config/extension/candidates/two", "its name is not a broker id")
     brokers.prefer(2)
@@ -264,7 +264,7 @@ async def test_a_candidate_takes_over_from_a_jvm_controller(brokers: Brokers) ->
     brokers.nodes[3].zk.before_write = lambda: brokers.jvm(1)
     await brokers.kill(2)
     await asyncio.sleep(10)
-    assert (brokers.named, brokers.leading) == (1, [])  # broker 3 is no candidate
+    assert (brokers.named, brokers.leading) == (1, [])  # broker 3 is not a candidate
     await brokers.start(2)
     await asyncio.sleep(3.5)
     brokers.assert_led_by(2)
@@ -367,7 +367,7 @@ def test_a_broken_epoch_heals_while_somebody_leads(junk: str | None, leader: str
         assert brokers.epoch > 5
         (leading,) = brokers.leading
         assert len(brokers.causes(leading, "controller-epoch-healed")) == 1
-        # And the fence holds: a topic is created under it.
+        # The fence holds: a topic is created under it.
         brokers.outside.create_topic("t", [2])
         await asyncio.sleep(0.1)
         state = json.loads(brokers.outside.zk.text("/brokers/topics/t/partitions/0/state"))

@@ -1,4 +1,4 @@
-"""The four guards of fast fail-over, one by one: each alone is enough to let a broker off."""
+"""The four guards of fast fail-over, one by one: each alone protects a broker from suspicion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUILTY = Observation(
     epoch=BrokerEpoch(7),
     registered_epoch=BrokerEpoch(7),
     zookeeper_silence=0.0,
-    accused=1,
+    refusing=1,
     brokers=3,
 )
 
@@ -43,8 +43,8 @@ def test_all_four_guards_passed() -> None:
         (GUILTY._replace(registered_epoch=None), "has ended"),
         (GUILTY._replace(registered_epoch=BrokerEpoch(8)), "epoch 8"),
         (GUILTY._replace(zookeeper_silence=FRESH_S * 1.01), "silent"),
-        (GUILTY._replace(accused=2), "2 of 3"),
-        (GUILTY._replace(accused=2, brokers=4), "2 of 4"),
+        (GUILTY._replace(refusing=2), "2 of 3"),
+        (GUILTY._replace(refusing=2, brokers=4), "2 of 4"),
         (GUILTY._replace(brokers=2), "1 of 2"),
     ],
 )
@@ -52,9 +52,9 @@ def test_one_guard_is_enough_to_let_it_off(seen: Observation, why: str) -> None:
     assert why in objection(seen)
 
 
-@pytest.mark.parametrize(("accused", "brokers"), [(1, 3), (1, 4), (2, 5), (49, 99)])
-def test_fewer_than_half(accused: int, brokers: int) -> None:
-    assert not objection(GUILTY._replace(accused=accused, brokers=brokers))
+@pytest.mark.parametrize(("refusing", "brokers"), [(1, 3), (1, 4), (2, 5), (49, 99)])
+def test_fewer_than_half(refusing: int, brokers: int) -> None:
+    assert not objection(GUILTY._replace(refusing=refusing, brokers=brokers))
 
 
 def test_at_the_limit_zookeeper_is_fresh() -> None:

@@ -1,7 +1,7 @@
-"""The traces of the reference (controller.md 13), as conversations: ZooKeeper writes, then what each broker heard.
+"""Whole sequences of events as conversations: ZooKeeper writes, then the requests that each broker receives.
 
-Controller epoch 5 on broker 9, which hosts no replica. Differences from Kafka 2.5 that are meant: no LeaderAndIsr at an
-epoch that the broker already has (12.3), and the live brokers are told after every failure (KAFKA-13225).
+Controller epoch 5 on broker 9, which hosts no replica. Two differences from Kafka 2.5 are intended: no LeaderAndIsr
+with an epoch that the broker already has, and the live brokers are sent after every failure (KAFKA-13225).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def test_2_to_7_three_brokers_die_and_return() -> None:
             "UpdateMetadata {} live [2, 9]",
         ]
 
-        talk = await scenario.after(lambda: scenario.stop_broker(2))  # the last one stays in the ISR
+        talk = await scenario.after(lambda: scenario.stop_broker(2))  # the last member stays in the ISR
         assert scenario.state("t", 0) == (-1, 3, [2], 3)
         assert requests(talk, 9) == [
             "UpdateMetadata {t-0 leader -1 e3 isr [2] v3 offline [1, 2, 3]} live [9]",
@@ -70,7 +70,7 @@ async def test_2_to_7_three_brokers_die_and_return() -> None:
         ]
         assert scenario.controller.statistics().counts.offline_partitions == 1
 
-        talk = await scenario.after(lambda: scenario.start_broker(1))  # clean election impossible
+        talk = await scenario.after(lambda: scenario.start_broker(1))  # a clean election is impossible
         assert writes(talk) == []
         assert requests(talk, 9)[0] == "UpdateMetadata {} live [1, 9]"
         assert requests(talk, 1)[:2] == [
@@ -84,7 +84,7 @@ async def test_2_to_7_three_brokers_die_and_return() -> None:
         for broker in (1, 2):
             assert "LeaderAndIsr {t-0 leader 2 e4 isr [2] v4}" in requests(talk, broker)
 
-        # The leader takes 1 back into the ISR: same epoch, and only metadata is told.
+        # The leader adds 1 to the ISR again: the same epoch, so only UpdateMetadata is sent.
         scenario.put_state("t", 0, 2, 4, [2, 1], 5)
         notification = '{"version":1,"partitions":[{"topic":"t","partition":0}]}'
         talk = await scenario.after(
@@ -104,7 +104,7 @@ async def test_the_first_controller_creates_a_topic() -> None:
 
 @pytest.mark.case("CTL-16")
 async def test_the_only_replica_dies_and_everybody_hears_it() -> None:
-    """Nobody is left to hear LeaderAndIsr; metadata without a leader goes to all the same."""
+    """No broker is left to receive LeaderAndIsr, but all receive UpdateMetadata without a leader."""
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1]))
         talk = await scenario.after(lambda: scenario.stop_broker(1))
@@ -113,7 +113,7 @@ async def test_the_only_replica_dies_and_everybody_hears_it() -> None:
 
 
 async def test_a_replica_that_was_not_in_sync_dies() -> None:
-    """Nothing to write; what brokers hear of the partition bears our controller epoch from then on, as Kafka's does."""
+    """Nothing is written, but brokers receive the partition with our controller epoch from then on, as in Kafka."""
     async with Scenario().running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
         scenario.put_state("t", 0, 1, 3, [1], 4)
@@ -151,14 +151,14 @@ async def test_9_controlled_shutdown() -> None:
         await scenario.settle()
         talk = scenario.talk()
         assert scenario.state("t", 0) == (2, 1, [2], 1)
-        assert scenario.state("t", 1) == (2, 1, [2], 1)  # the leader stays, the epoch still grows
+        assert scenario.state("t", 1) == (2, 1, [2], 1)  # the leader stays, but the epoch grows
         for broker in (1, 2):
             assert requests(talk, broker)[0] == "LeaderAndIsr {t-0 leader 2 e1 isr [2] v1}"
         assert "StopReplica2 t-1 e-1" in requests(talk, 1)
         assert "UpdateMetadata {t-0 leader 2 e1 isr [2] v1 offline [1]} live [1, 2, 3, 9]" in requests(talk, 9)
 
         talk = await scenario.after(lambda: scenario.stop_broker(1))
-        assert scenario.state("t", 0) == (2, 1, [2], 1)  # nothing to write for what was handed over
+        assert scenario.state("t", 0) == (2, 1, [2], 1)  # nothing is written for partitions that were handed over
         assert scenario.state("t", 2) == (-1, 1, [1], 1)
         assert not any("LeaderAndIsr {t-0" in line for line in talk)
 
@@ -278,7 +278,7 @@ async def test_a_bounced_broker_fails_and_starts_with_its_new_epoch() -> None:
 
 
 async def test_who_is_shutting_down_hears_that_it_leads_no_longer() -> None:
-    """KAFKA-7482. Its topic could not be read when it said goodbye, so nothing was taken from it then."""
+    """KAFKA-7482. Its topic could not be read when it announced its shutdown, so nothing was moved then."""
     async with Scenario().running(1, 2) as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
         scenario.put_state("t", 0, leader=1, epoch=3, isr=[1, 2], controller=4)
@@ -289,7 +289,7 @@ async def test_who_is_shutting_down_hears_that_it_leads_no_longer() -> None:
 
 
 async def test_a_state_that_is_there_already_is_told_though_nobody_can_lead() -> None:
-    """A topic that could not be read when we were elected is mended while the one replica in sync is away."""
+    """A topic that could not be read at the election is repaired while its only replica in sync is away."""
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
         scenario.put_state("t", 0, leader=2, epoch=3, isr=[2], controller=4)
@@ -299,7 +299,7 @@ async def test_a_state_that_is_there_already_is_told_though_nobody_can_lead() ->
 
 
 async def test_a_state_that_is_there_already_is_led_when_a_replica_comes() -> None:
-    """Nobody was there to lead when the topic was mended: its state is found only now, and not left to the timer."""
+    """No replica could lead when the topic was repaired. Its state is found only now, and not left to the timer."""
     async with Scenario().running() as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
         scenario.put_state("t", 0, leader=2, epoch=3, isr=[2], controller=4)

@@ -2,8 +2,8 @@
 
 A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
 lists; partition states are one bytearray, replica states one per broker (`replicas`). Only the consumer of the event
-queue changes a context, and only after ZooKeeper took the change. Counters and indexes are updated with each change:
-neither the context nor the handling of an event scans all partitions.
+queue changes a context, and only after ZooKeeper accepted the change. Counters and indexes are updated with each
+change: neither the context nor the handling of an event scans all partitions.
 
 A partition's index is valid within one event: the indexes of a deleted topic are used again, so anything that outlives
 the event holds names.
@@ -220,7 +220,7 @@ class ControllerContext:
         """
         return self._topic[partition] in self.deleting and partition not in self.reassigning
 
-    # --- changes, made after ZooKeeper took them ---
+    # --- changes, made after ZooKeeper accepted them ---
 
     def add_topic(self, topic: str, topic_id: str | None = None) -> None:
         self._topics.setdefault(topic, {})
@@ -382,7 +382,7 @@ class ControllerContext:
         """Counts for the record of a decision."""
         return {"brokers": len(self.brokers), "topics": len(self._topics), "partitions": self._partitions_with_state}
 
-    # --- inside ---
+    # --- internals ---
 
     def _counts_as_imbalanced(self, partition: PartitionIndex) -> bool:
         state = self._state[partition]

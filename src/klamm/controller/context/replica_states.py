@@ -1,7 +1,7 @@
 """Which partitions each broker holds by assignment, and the state of each replica: one column per broker.
 
 A replica may have a state although no assignment names it: a reassignment removed it, and it is being stopped and
-deleted. Like the rest of the context this changes only after ZooKeeper took the change.
+deleted. Like the rest of the context this changes only after ZooKeeper accepted the change.
 """
 
 from __future__ import annotations

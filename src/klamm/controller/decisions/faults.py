@@ -14,7 +14,7 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 
 class ZNodeFault(Exception):
-    """Handling one znode failed in a way that nobody expected; `__cause__` says how."""
+    """Handling one znode failed unexpectedly; `__cause__` says how."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"handling {path} failed")

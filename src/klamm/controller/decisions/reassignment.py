@@ -126,7 +126,7 @@ def what_is_left(view: ControllerContext, partition: PartitionIndex) -> Reassign
         return ReassignmentProgress(ReassignmentStage.COMPLETE, f"a leader among {target}")
     unknown = [b for b in assignment.adding if view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT]
     if unknown:
-        return ReassignmentProgress(ReassignmentStage.ADD, f"brokers {unknown} to be told")
+        return ReassignmentProgress(ReassignmentStage.ADD, f"brokers {unknown} to receive LeaderAndIsr")
     dead = [b for b in missing if not view.is_replica_online(b, partition)]
     if dead:
         return _waits_for(f"brokers {dead}, which are dead or have a failed log directory")
@@ -264,7 +264,7 @@ def completed_unwritten(
     view: ControllerContext, topic: str, found: Mapping[int, Assignment]
 ) -> dict[PartitionIndex, Assignment]:
     """Reassignments that completed while the topic's znode could not be read, and so could not be written. The znode
-    has been mended since, and says what it said before."""
+    has been repaired since, and says what it said before."""
     return {
         i: view.assignment_of(i)
         for number, i in view.topics[topic].items()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from klamm.controller.election.controller_election import NOBODY, Epoch, Holder
+from klamm.controller.election.controller_election import NO_BROKER, Epoch, Holder
 from klamm.controller.election.succession import PATIENCE_MAX_S, Policy, Situation, SuccessionDecision, decide
 from klamm.controller.recorder import Recorder
 from klamm.model.config import BrokerConfig, broker_id_of
@@ -82,7 +82,7 @@ class Candidacy:
                 self._recorder.znode_skipped(ZNodeError(path, "its name is not a broker id"))
         return frozenset(candidates.ids_of(names))
 
-    # --- inside ---
+    # --- internals ---
 
     def _policy(self) -> Policy:
         config = self._config
@@ -93,13 +93,13 @@ class Candidacy:
         preferred = await self.candidates()
         live = await self._live()
         (request,) = await self._zk.get_many_and_watch([controller_move.PATH], self._watch)
-        asked_for, holder_session_id = NOBODY, None
+        asked_for, holder_session_id = NO_BROKER, None
         if request is not None:
             try:
                 asked_for = controller_move.decode(controller_move.PATH, request.data)
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
-        if holder is not None and holder.broker != NOBODY:
+        if holder is not None and holder.broker != NO_BROKER:
             (registered,) = await self._zk.get_many([broker_id.path(holder.broker)])
             holder_session_id = registered.stat.ephemeral_owner if registered else None
         return Situation(

@@ -37,7 +37,7 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final = NO_LEADER
+NO_BROKER: Final = NO_LEADER
 PERSISTENT: Final = 0
 """The owner of a persistent node."""
 EPOCH_GAP: Final = 1_000
@@ -53,7 +53,7 @@ class Holder(NamedTuple):
     """Content of /controller, and the session that owns it."""
 
     broker: BrokerId
-    """NOBODY if the data cannot be read."""
+    """NO_BROKER if the data cannot be read."""
     owner: int
     czxid: int
     version: int
@@ -118,7 +118,7 @@ class ControllerElection:
         except ZooKeeperError as error:
             log.warning("cannot delete /controller: %s", error)
 
-    # --- inside ---
+    # --- internals ---
 
     async def _take(self, may_replace: Callable[[Holder | None], bool]) -> Won | None:
         tried: Won | None = None
@@ -214,7 +214,7 @@ def _holder_of(node: Node) -> Holder:
     try:
         broker = controller_znode.decode(controller_znode.PATH, node.data)
     except ZNodeError as error:
-        return Holder(NOBODY, stat.ephemeral_owner, stat.czxid, stat.version, error)
+        return Holder(NO_BROKER, stat.ephemeral_owner, stat.czxid, stat.version, error)
     return Holder(broker, stat.ephemeral_owner, stat.czxid, stat.version)
 
 

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from klamm.controller.election.controller_election import NOBODY
+from klamm.controller.election.controller_election import NO_BROKER
 from klamm.controller.events import ControllerEvent, TakeOver
 from klamm.controller.liveness.kept_connection import KeptConnection
 from klamm.controller.liveness.suspicion import ALL_BUT_ONE, UNHARMED, Evidence, Observation, objection
@@ -66,7 +66,7 @@ class ControllerWatchdog:
 
     def watch(self, broker: BrokerId, czxid: int) -> None:
         """This broker is controller now. There is nothing to watch if it is our own, or if there is none."""
-        watched = _Watched(broker, czxid) if broker not in (self._config.broker_id, NOBODY) else None
+        watched = _Watched(broker, czxid) if broker not in (self._config.broker_id, NO_BROKER) else None
         if watched == self._watched or not self._config.fast_failover:
             return
         self._end()
@@ -151,7 +151,7 @@ class ControllerWatchdog:
                 epoch=epoch,
                 registered_epoch=None if node is None else BrokerEpoch(node.stat.czxid),
                 zookeeper_silence=self._zk.silence(),
-                accused=1,
+                refusing=1,
                 brokers=len(registered),
             )
             reason = objection(seen)

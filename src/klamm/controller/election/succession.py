@@ -23,7 +23,7 @@ from collections.abc import Set
 from enum import Enum
 from typing import Final, NamedTuple
 
-from klamm.controller.election.controller_election import NOBODY, PERSISTENT, Epoch, Holder
+from klamm.controller.election.controller_election import NO_BROKER, PERSISTENT, Epoch, Holder
 from klamm.model.ids import BrokerId
 
 PATIENCE_MAX_S: Final = 5.0
@@ -66,7 +66,7 @@ class Situation(NamedTuple):
     """The session that registered the broker named by /controller; None if it is not registered."""
     unfit: bool = False
     """Our fail-over failed repeatedly, so we do not count as a candidate for a while."""
-    asked_for: BrokerId = NOBODY
+    asked_for: BrokerId = NO_BROKER
 
     @property
     def is_candidate(self) -> bool:

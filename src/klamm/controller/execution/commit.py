@@ -19,11 +19,9 @@ from klamm.controller.context.controller_context import ControllerContext, Parti
 from klamm.controller.decisions.faults import find_fault
 from klamm.controller.decisions.shared_rule import decide
 from klamm.controller.decisions.steps import KeepState, Refuse, Rule, WriteState
-from klamm.controller.execution.decoding import decoded
 from klamm.model.errors import BadVersion, ConnectionLoss, ControllerMoved, NoNode, ZNodeError, ZooKeeperError
 from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import (
-    NO_NODE_VERSION,
     Check,
     Contents,
     Create,
@@ -101,7 +99,7 @@ class Committer:
     async def read_states(self, view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(view, partitions)
         contents = await until_connected(lambda: self._zk.read_many(paths)) if paths else Contents([], [])
-        return Observed(partitions, paths, decode_states(paths, contents), contents.versions)
+        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
 
     async def change_states(
         self,
@@ -181,7 +179,7 @@ class Committer:
                     partition = state_of[path]
                     wanted = pending.pop(partition)
                     try:
-                        found = decoded(partition_state.decode, path, node.data)
+                        found = partition_state.decode(path, node.data)
                     except ZNodeError:
                         continue
                     if found == wanted:
@@ -225,7 +223,7 @@ class Committer:
             layers.append([f"{path}/{name}" for path, names in zip(above, below, strict=True) for name in names or ()])
         return await self.delete([path for layer in reversed(layers) for path in layer])
 
-    # --- inside ---
+    # --- internals ---
 
     async def _write_states(self, pending: Pending, outcome: Committed) -> tuple[list[PartitionIndex], Unsure]:
         """Returns the partitions that must be decided again, and which of their writes may have been applied."""
@@ -303,20 +301,6 @@ def state_paths(view: ControllerContext, partitions: Sequence[PartitionIndex]) -
     return partition_state.paths(
         map(columns.topic.__getitem__, partitions), map(columns.number.__getitem__, partitions)
     )
-
-
-def decode_states(paths: Sequence[str], contents: Contents) -> Sequence[LeaderAndIsr | ZNodeError | None]:
-    try:
-        return partition_state.decode_many(paths, contents)
-    except Exception:  # the codec did not expect one of them: decode them one by one
-        return [_state_or_error(*node) for node in zip(paths, contents.data, contents.versions, strict=True)]
-
-
-def _state_or_error(path: str, data: bytes | None, version: int) -> LeaderAndIsr | ZNodeError | None:
-    try:
-        return None if version == NO_NODE_VERSION else decoded(partition_state.decode, path, data)
-    except ZNodeError as error:
-        return error
 
 
 def _decide(view: ControllerContext, seen: Observed, rule: Rule, unsure: Unsure, outcome: Committed) -> Pending:

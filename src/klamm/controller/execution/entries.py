@@ -108,8 +108,8 @@ class RequestEncoder:
         """In the order of sending."""
         begins: dict[PartitionIndex, bytes] = {}
         runs = await self._runs(batch)
-        known = await self._entries(await _union(batch.leader_and_isr.values()), self._known, begins)
-        new = await self._entries(await _union(batch.new.values()), self._new, begins)
+        known = await self._entries(sorted(await _union(batch.leader_and_isr.values())), self._known, begins)
+        new = await self._entries(sorted(await _union(batch.new.values())), self._new, begins)
         for broker, partitions in sorted(batch.leader_and_isr.items()):
             first = batch.new.get(broker, ())
             entries = {i: new[i] if i in first else known[i] for i in partitions} if first else known
@@ -143,10 +143,10 @@ class RequestEncoder:
                 await asyncio.sleep(0)
 
     async def _entries(
-        self, told: Iterable[PartitionIndex], rests: Encodings[Assignment], begins: dict[PartitionIndex, bytes]
+        self, partitions: Sequence[PartitionIndex], rests: Encodings[Assignment], begins: dict[PartitionIndex, bytes]
     ) -> dict[PartitionIndex, bytes]:
         """Entries of LeaderAndIsr, which several brokers receive."""
-        partitions, assigned = sorted(told), self._context.columns.assigned
+        assigned = self._context.columns.assigned
         await self._begin(partitions, begins)
         entries: dict[PartitionIndex, bytes] = {}
         for some in chunked(partitions, SLICE):
@@ -157,9 +157,9 @@ class RequestEncoder:
         return entries
 
     async def _runs(self, batch: RequestBatch) -> Runs:
-        told = await _union((batch.metadata, *batch.leader_and_isr.values(), *batch.stop_replica.values()))
+        partitions = await _union((batch.metadata, *batch.leader_and_isr.values(), *batch.stop_replica.values()))
         runs: list[tuple[str, PartitionIndex]] = []
-        for some in chunked(sorted(told), COLUMN_SLICE):
+        for some in chunked(sorted(partitions), COLUMN_SLICE):
             runs += [(topic, max(run)) for topic, run in groupby(some, self._context.columns.topic.__getitem__)]
             if len(some) == COLUMN_SLICE:
                 await asyncio.sleep(0)
@@ -168,11 +168,17 @@ class RequestEncoder:
     # --- LeaderAndIsr ---
 
     async def _leader_and_isr(
-        self, broker: BrokerId, told: Sequence[PartitionIndex], entries: Mapping[PartitionIndex, bytes], runs: Runs
+        self,
+        broker: BrokerId,
+        partitions: Sequence[PartitionIndex],
+        entries: Mapping[PartitionIndex, bytes],
+        runs: Runs,
     ) -> ControlRequest:
         context, version, entry_of = self._context, self._versions.leader_and_isr, entries.__getitem__
-        topics = [(topic, len(some), b"".join(map(entry_of, some))) async for topic, some in _by_topic(told, runs)]
-        states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, told))
+        topics = [
+            (topic, len(some), b"".join(map(entry_of, some))) async for topic, some in _by_topic(partitions, runs)
+        ]
+        states = cast(Iterable[LeaderAndIsr], map(context.columns.state.__getitem__, partitions))
         leaders: set[BrokerId] = set(map(itemgetter(0), states))
         endpoints = []
         for leader in sorted(leaders & context.brokers.keys()):
@@ -180,18 +186,18 @@ class RequestEncoder:
             if endpoint is not None:
                 endpoints.append(wire.LiveLeader(leader, endpoint.host, endpoint.port))
         epoch = context.brokers[broker].epoch
-        head = wire.head(self._controller_id, self._context.controller_epoch, epoch)
+        head = wire.head(self._controller_id, context.controller_epoch, epoch)
         body = (head, wire.leader_and_isr_tail(version, topics, endpoints))
         return ControlRequest(ApiKey.LEADER_AND_ISR, version, body, partial(_leader_and_isr_response, broker, epoch))
 
     # --- UpdateMetadata ---
 
     async def _metadata_topics(
-        self, told: Sequence[PartitionIndex], begins: dict[PartitionIndex, bytes], runs: Runs
+        self, partitions: Sequence[PartitionIndex], begins: dict[PartitionIndex, bytes], runs: Runs
     ) -> list[wire.TopicEntries]:
         live, peculiar = self._context.live, self._context.peculiar()
         rests, assigned = self._rests_seen_by_all(live), self._context.columns.assigned
-        await self._begin([i for i in told if i not in peculiar] if peculiar else told, begins)
+        await self._begin([i for i in partitions if i not in peculiar] if peculiar else partitions, begins)
 
         def joined(some: Sequence[PartitionIndex]) -> bytes:
             if not peculiar.isdisjoint(some):
@@ -200,7 +206,7 @@ class RequestEncoder:
             rest = rests.of(list(map(assigned.__getitem__, some)))
             return b"".join(chain.from_iterable(zip(map(begins.__getitem__, some), rest, strict=True)))
 
-        return [(topic, len(some), joined(some)) async for topic, some in _by_topic(told, runs)]
+        return [(topic, len(some), joined(some)) async for topic, some in _by_topic(partitions, runs)]
 
     def _rests_seen_by_all(self, live: frozenset[BrokerId]) -> Encodings[Assignment]:
         """While the same brokers are alive, an assignment has the same offline replicas."""
@@ -217,13 +223,10 @@ class RequestEncoder:
     def _metadata_entry(self, partition: PartitionIndex, live: frozenset[BrokerId]) -> bytes:
         """Works for any partition, even if a replica is on a failed log directory or the topic is being deleted."""
         context, columns = self._context, self._context.columns
-        state, zk_version, replicas = (
-            columns.state[partition],
-            columns.zk_version[partition],
-            columns.assigned[partition].replicas,
-        )
+        state, zk_version = columns.state[partition], columns.zk_version[partition]
+        replicas = columns.assigned[partition].replicas
         if columns.topic[partition] in context.deleting:
-            state, zk_version = _during_deletion(state, self._context.controller_epoch), 0
+            state, zk_version = _during_deletion(state, context.controller_epoch), 0
         assert state is not None
         online = context.live_for(partition, live)
         offline = [broker for broker in replicas if broker not in online]
@@ -261,7 +264,7 @@ class RequestEncoder:
             async for topic, some in _by_topic(sorted(stops), runs)
         ]
         epoch = context.brokers[broker].epoch
-        body = wire.stop_replica_body(version, self._controller_id, self._context.controller_epoch, epoch, topics)
+        body = wire.stop_replica_body(version, self._controller_id, context.controller_epoch, epoch, topics)
         asked = frozenset(context.name_of(i) for i, stop in stops.items() if stop.delete)
         decode: Callable[[memoryview], BrokerResponse | None] = _ignore_response
         if asked:
@@ -269,9 +272,9 @@ class RequestEncoder:
         return ControlRequest(ApiKey.STOP_REPLICA, version, (body,), decode)
 
 
-async def _union(told: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex]:
+async def _union(groups: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex]:
     union: set[PartitionIndex] = set()
-    for some in told:
+    for some in groups:
         union.update(some)
         if len(union) > COLUMN_SLICE:
             await asyncio.sleep(0)
@@ -279,15 +282,15 @@ async def _union(told: Iterable[Iterable[PartitionIndex]]) -> set[PartitionIndex
 
 
 async def _by_topic(
-    told: Sequence[PartitionIndex], runs: Runs
+    partitions: Sequence[PartitionIndex], runs: Runs
 ) -> AsyncIterator[tuple[bytes, Sequence[PartitionIndex]]]:
     """Group sorted partitions, all of which are in the runs. Several runs of one topic are joined."""
     topics: dict[str, Sequence[PartitionIndex]] = {}
     start = 0
     for topic, last in runs:
-        stop = bisect_right(told, last, start)
+        stop = bisect_right(partitions, last, start)
         if stop > start:
-            topics[topic] = [*topics[topic], *told[start:stop]] if topic in topics else told[start:stop]
+            topics[topic] = [*topics[topic], *partitions[start:stop]] if topic in topics else partitions[start:stop]
             start = stop
     since_pause = 0
     for topic, of_topic in topics.items():

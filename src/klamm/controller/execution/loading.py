@@ -17,8 +17,7 @@ from typing import Final, TypeVar, cast
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import ReplicaState
 from klamm.controller.decisions.steps import chunked
-from klamm.controller.execution.commit import Observed, decode_states, state_paths
-from klamm.controller.execution.decoding import decoded
+from klamm.controller.execution.commit import Observed, state_paths
 from klamm.controller.execution.quarantine import Quarantine
 from klamm.controller.recorder import Recorder
 from klamm.model.brokers import Broker, LiveBroker
@@ -27,7 +26,7 @@ from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.ports import Node, Watcher, ZooKeeper
 from klamm.zookeeper.retries import children_or_none, until_connected
-from klamm.zookeeper.znodes import broker_id
+from klamm.zookeeper.znodes import broker_id, partition_state
 from klamm.zookeeper.znodes import topic as topic_znode
 
 T = TypeVar("T")
@@ -78,7 +77,7 @@ class ZNodeReader:
         return self._quarantine.visible(paths, nodes)
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
-        """The registered brokers with their epochs. A registration that cannot be read is skipped until it is mended.
+        """The registered brokers with their epochs. A registration that cannot be read is skipped until it is repaired.
         But a known broker does not count as dead because its registration was edited: while the epoch stays the same,
         so does the broker."""
         names = await self.names(broker_id.PARENT)
@@ -89,7 +88,7 @@ class ZNodeReader:
             if node is None:
                 continue
             try:
-                broker = decoded(broker_id.decode, path, node.data)
+                broker = broker_id.decode(path, node.data)
                 self._refuse_without_listener(path, broker)
                 brokers[broker.id] = LiveBroker(broker, BrokerEpoch(node.stat.czxid))
             except ZNodeError as error:
@@ -107,7 +106,7 @@ class ZNodeReader:
 
     async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
         """No topic is left out because of bad data: if its znode cannot be read it has no partitions until it is
-        mended."""
+        repaired."""
         paths = [topic_znode.path(topic) for topic in topics]
         nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}
@@ -117,7 +116,7 @@ class ZNodeReader:
             if node is None:
                 continue
             try:
-                assignment = decoded(topic_znode.decode, path, node.data)
+                assignment = topic_znode.decode(path, node.data)
                 found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
@@ -149,7 +148,7 @@ class ZNodeReader:
     async def states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(context, partitions)
         contents = await until_connected(lambda: self._zk.read_many(paths))
-        return Observed(partitions, paths, decode_states(paths, contents), contents.versions)
+        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
 
     def take_states(self, context: ControllerContext, seen: Observed) -> None:
         partitions, _, states, versions = seen

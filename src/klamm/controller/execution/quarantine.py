@@ -1,13 +1,12 @@
-"""Znodes that made a controller fail are set aside, so that neither it nor its successor fails of them again (design
-D14).
+"""Sets znodes aside that made a controller fail, so that neither it nor its successor fails again (design D14).
 
 An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault names, or else the one that the
 event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
 controller keeps /controller, drops its term and loads again without the znode.
 
-The quarantine is bounded: a fault that meets one znode after the other is not caused by them. Then all are released,
-and the controller backs off as after a fault that concerns no znode. The entries are also written to ZooKeeper, fenced
-(see `znodes.quarantine`), for the successor and for `klamm controller show`.
+The quarantine is bounded: if a fault meets one znode after the other, they do not cause it. Then all are released, and
+the controller backs off as after a fault that concerns no znode. The entries are also written to ZooKeeper, fenced (see
+`znodes.quarantine`), for the successor and for `klamm controller show`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from klamm.controller.events import (
     ZkPreferredElection,
 )
 from klamm.controller.execution.commit import Committer
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.recorder import Recorder
 from klamm.model.errors import ControllerMoved, ZNodeError, ZooKeeperError
 from klamm.model.ids import BrokerId
@@ -69,7 +67,7 @@ class Quarantine:
         changed: set[str] = set()
         for path, node in zip(paths, await committer.read(paths), strict=True):
             try:
-                entry = decoded(quarantine.decode, path, node.data if node else None)
+                entry = quarantine.decode(path, node.data if node else None)
                 found[entry.path] = entry
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)

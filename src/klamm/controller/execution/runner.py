@@ -88,7 +88,7 @@ class StepRunner:
         recorder: Recorder,
         me: BrokerId,
         topic_defaults: TopicConfig,
-        wait_until_heard: Callable[[], Awaitable[None]],
+        wait_until_may_act: Callable[[], Awaitable[None]],
         unclean_elections: Meter,
     ) -> None:
         self._context = context
@@ -97,7 +97,7 @@ class StepRunner:
         self._recorder = recorder
         self._me = me
         self._topic_defaults = topic_defaults
-        self._wait_until_heard = wait_until_heard
+        self._wait_until_may_act = wait_until_may_act
         self._unclean_elections = unclean_elections
         self._cause = ""
         self._batch = RequestBatch()
@@ -111,7 +111,7 @@ class StepRunner:
         self._written.clear()
         step = next(decision, None)
         while step is not None:
-            await self._wait_until_heard()
+            await self._wait_until_may_act()
             outcome = await self._carry_out(step)
             await asyncio.sleep(0)
             step = _next_step(decision, outcome)
@@ -171,7 +171,7 @@ class StepRunner:
         in_flight: deque[asyncio.Task[_Slice]] = deque()
         try:
             for partitions in chunked(step.partitions, SLICE_PARTITIONS):
-                await self._wait_until_heard()
+                await self._wait_until_may_act()
                 in_flight.append(asyncio.create_task(self._commit_slice(step, partitions)))
                 if len(in_flight) >= SLICES_IN_FLIGHT:
                     written += await self._finish_slice(step, await in_flight.popleft())

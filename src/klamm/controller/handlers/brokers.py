@@ -80,7 +80,7 @@ class BrokerEvents:
         if registered is None or registered == known:
             return
         if known is None or registered.epoch != known.epoch:
-            await self.on_change()  # its registration could not be read before, and was mended
+            await self.on_change()  # its registration could not be read before, and was repaired
             return
         context.brokers[broker] = registered
         await self._runner.run(only(SendMetadata()), f"endpoints of broker {broker} changed")
@@ -98,7 +98,7 @@ class BrokerEvents:
             epoch=event.epoch,
             registered_epoch=None if node is None else BrokerEpoch(node.stat.czxid),
             zookeeper_silence=self._zk.silence(),
-            accused=len(self._channels.refusing() | context.suspects | {broker}),
+            refusing=len(self._channels.refusing() | context.suspects | {broker}),
             brokers=len(context.brokers),
         )
         objection = suspicion.objection(seen)

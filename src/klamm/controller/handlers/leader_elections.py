@@ -9,7 +9,6 @@ from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import leader_elections
 from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import ElectLeaders
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.handlers.services import TermServices
 from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
@@ -44,7 +43,7 @@ class LeaderElectionEvents:
             return
         cause = "preferred leader election by znode"
         try:
-            names = decoded(preferred_replica_election.decode, path, node.data)
+            names = preferred_replica_election.decode(path, node.data)
         except ZNodeError as error:
             self._recorder.znode_skipped(error)
             return
@@ -61,7 +60,7 @@ class LeaderElectionEvents:
                 await self._run(unbalanced, UncleanElection.FORBIDDEN, cause)
             await asyncio.sleep(0)
 
-    # --- inside ---
+    # --- internals ---
 
     async def _elect(
         self, names: Iterable[TopicPartition], unclean: UncleanElection, cause: str

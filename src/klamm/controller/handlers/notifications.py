@@ -8,7 +8,6 @@ from typing import TypeVar
 from klamm.controller.decisions import notifications
 from klamm.controller.decisions.leadership import elect_leaderless
 from klamm.controller.execution.commit import Committer
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.handlers.services import TermServices
 from klamm.model.errors import ZNodeError
 from klamm.zookeeper.znodes import config_change, isr_change, log_dir_event
@@ -58,7 +57,7 @@ class NotificationEvents:
         found: list[T] = []
         for path, node in zip(paths, await self._reader.nodes(paths), strict=True):
             try:
-                found += [decoded(decode, path, node.data)] if node else ()
+                found += [decode(path, node.data)] if node else ()
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
         return found

@@ -13,7 +13,6 @@ from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import reassignment
 from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import AlterReassignments, ListReassignments
-from klamm.controller.execution.decoding import decoded
 from klamm.controller.handlers.services import TermServices
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
@@ -90,7 +89,7 @@ class ReassignmentEvents:
         wanted = event.partitions
         event.answer({n: a for n, a in sorted(moving.items()) if wanted is None or n in wanted})
 
-    # --- inside ---
+    # --- internals ---
 
     def _is_in_progress(self, name: TopicPartition, target: tuple[BrokerId, ...]) -> bool:
         """The znode stays until the last of its entries is done, so an entry is read more than once."""
@@ -132,18 +131,18 @@ class ReassignmentEvents:
             if node is None:
                 continue
             try:
-                view.put_state(partition, decoded(partition_state.decode, path, node.data), node.stat.version)
+                view.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
 
     async def _entries(self) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-        """None if there is no znode, or if it cannot be read: then it stays until an operator mends it."""
+        """None if there is no znode, or if it cannot be read: then it stays until an operator repairs it."""
         path = reassign_partitions.PATH
         (node,) = await self._reader.watched([path])
         if node is None:
             return None
         try:
-            return decoded(reassign_partitions.decode, path, node.data)
+            return reassign_partitions.decode(path, node.data)
         except ZNodeError as error:
             self._recorder.znode_skipped(error)
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import deletion, reassignment, topics
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.steps import ForgetTopics, WriteAssignments, only
 from klamm.controller.events import TopicDeletion, ZkPartitionReassignment
 from klamm.controller.handlers.services import TermServices
@@ -34,8 +35,9 @@ class TopicEvents:
             self._enqueue(ZkPartitionReassignment())  # and so may a request to reassign it
         created: list[PartitionIndex] = []
         for topic, assignment in assignments.items():
-            context.add_topic(topic, assignment.topic_id)
-            created += context.add_partitions(topic, assignment.partitions)
+            with concerning_topic(topic):
+                context.add_topic(topic, assignment.topic_id)
+                created += context.add_partitions(topic, assignment.partitions)
         if created:
             cause = f"topic creation {list(assignments)[:5]}"
             await self._runner.run(topics.create_partitions(context, created), cause)
@@ -52,7 +54,7 @@ class TopicEvents:
         known = context.topics[topic]
         completed = reassignment.completed_unwritten(context, topic, found.partitions)
         if completed:
-            await self._runner.run(only(WriteAssignments(completed)), f"znode of topic {topic} mended")
+            await self._runner.run(only(WriteAssignments(completed)), f"znode of topic {topic} repaired")
         added = {number: a for number, a in found.partitions.items() if number not in known}
         if not added:
             return
@@ -62,6 +64,6 @@ class TopicEvents:
         cause = f"growth of topic {topic}"
         created = context.add_partitions(topic, added)
         await self._runner.run(topics.create_partitions(context, created), cause)
-        if topic in context.deleting:  # the deletion waited for the znode to be mended
+        if topic in context.deleting:  # the deletion waited for the znode to be repaired
             await self._runner.run(deletion.resume_deletions(context), cause)
         self._recorder.decision("topic-grown", cause, started=started, counts={"partitions": len(created)})

@@ -69,7 +69,7 @@ class Observation(NamedTuple):
     registered_epoch: BrokerEpoch | None
     """As ZooKeeper has it; None if the broker is not registered."""
     zookeeper_silence: float
-    accused: int
+    refusing: int
     """Brokers that refuse or are suspect, including this one."""
     brokers: int
     """Registered brokers."""
@@ -77,7 +77,8 @@ class Observation(NamedTuple):
     def __str__(self) -> str:
         return (
             f"connection broke, {self.evidence.refusals} probes refused, registered with epoch {self.registered_epoch},"
-            f" ZooKeeper answered {self.zookeeper_silence:.3f} s ago, {self.accused} of {self.brokers} brokers accused"
+            f" ZooKeeper answered {self.zookeeper_silence:.3f} s ago,"
+            f" {self.refusing} of {self.brokers} brokers refuse or are suspect"
         )
 
 
@@ -95,6 +96,6 @@ def objection(seen: Observation) -> str:
         return f"it is registered with epoch {seen.registered_epoch}, but epoch {seen.epoch} refused"
     if seen.zookeeper_silence > FRESH_S:
         return f"ZooKeeper has been silent for {seen.zookeeper_silence:.1f} s: this broker may be cut off"
-    if seen.accused * 2 >= seen.brokers:
-        return f"{seen.accused} of {seen.brokers} brokers refuse: so many do not die at once"
+    if seen.refusing * 2 >= seen.brokers:
+        return f"{seen.refusing} of {seen.brokers} brokers refuse: so many do not die at once"
     return ""
