@@ -109,7 +109,7 @@ def shut_out(cluster: KlammCluster, gated: int, gate: Gate, history: History) ->
     assert all(p.leader_id != gated for p in cluster.partitions(TOPIC, seen_by=others))
     gate.open()
     wait_until("the end of the suspicion", lambda: len(decisions(cluster, "suspicion-ended")) > before)
-    assert "same life" in decisions(cluster, "suspicion-ended")[-1]["detail"]
+    assert "same broker epoch" in decisions(cluster, "suspicion-ended")[-1]["detail"]
     cluster.wait_until_healthy()
     acknowledge_more(history, RECORDS_PER_SECOND)
 
