@@ -132,7 +132,7 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
         return any(any(directory.glob("*.cleaned")) for _ in range(200) for directory in directories)
 
     with admin(four) as client:
-        wait_until("a cleaning at work", being_cleaned)
+        wait_until("a running cleaning", being_cleaned)
         client.delete_topics(["cleaned"])
     with zookeeper(four) as zk:
         wait_until("the deletion", lambda: not zk.exists("/brokers/topics/cleaned"))
@@ -181,13 +181,13 @@ def test_everybody_hears_who_is_offline_and_who_is_back(four: KlammCluster) -> N
     create(four, "heard", [leader, gone], [leader, other])
     four.stop(gone)
     for broker in four.alive:
-        wait_until("word of the loss", lambda broker=broker: entry(four, broker, "heard") == (leader, [leader], [gone]))
+        wait_until("the loss", lambda broker=broker: entry(four, broker, "heard") == (leader, [leader], [gone]))
         assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
     assert replicas(four, "heard") == [[leader, gone], [leader, other]]
     four.start(gone)
     full = (leader, sorted([leader, gone]), [])
     for broker in four.broker_ids:
-        wait_until("word of the return", lambda broker=broker: entry(four, broker, "heard") == full)
+        wait_until("the return", lambda broker=broker: entry(four, broker, "heard") == full)
         assert entry(four, broker, "heard", 1) == (leader, sorted([leader, other]), [])
 
 
@@ -201,7 +201,7 @@ def test_leadership_goes_home_by_itself(klamm_cluster: KlammCluster) -> None:
     wait_until("the other leader", lambda: state(cluster, "home")["leader"] == cluster.controller)
     assert state(cluster, "home")["leader_epoch"] == 1
     cluster.start(away)
-    wait_until("the way back", lambda: state(cluster, "home")["leader"] == away)
+    wait_until("the preferred leader again", lambda: state(cluster, "home")["leader"] == away)
     assert state(cluster, "home")["leader_epoch"] == 2
 
 
@@ -219,7 +219,7 @@ def reassign(cluster: KlammCluster, topic: str, targets: dict[int, Sequence[int]
 MOVES = {
     "leader stays": ([0, 1, 2], [0, 2, 3]),
     "leader leaves": ([0, 1, 2], [1, 2, 3]),
-    "nobody stays": ([0, 1], [2, 3]),
+    "no replica stays": ([0, 1], [2, 3]),
     "more replicas": ([0], [1, 2]),
 }
 
@@ -319,6 +319,6 @@ def test_a_controller_alone_tells_of_a_partition_whose_broker_is_down(klamm_clus
     for broker in (controller, third):
         cluster.start(broker)
         wait_until(
-            "word of the partition", lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home])
+            "metadata of the partition", lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home])
         )
     assert replicas(cluster, "lonely") == [[home]]

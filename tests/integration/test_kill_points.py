@@ -68,7 +68,7 @@ async def half_reassigned(world: World) -> None:
     await topic(world)
     world.lagging.add(BrokerId(4))
     await reassign_by_call(world)
-    await world.until(lambda: all(name in world.brokers[4].roles for name in MOVES), "broker 4 to be told")
+    await world.until(lambda: all(name in world.brokers[4].roles for name in MOVES), "requests to broker 4")
 
 
 async def cancel(world: World) -> None:
@@ -198,7 +198,7 @@ def _outcome(operation: Operation, cut: Cut, clean: Run) -> tuple[list[str], lis
 
 def differences(clean: Tree, found: Tree, epochs_more_max: int) -> list[str]:
     """Leader, ISR, assignment with adding and removing replicas, configuration, markers, every other znode."""
-    told = [f"{path} is in one of them" for path in sorted(clean.paths ^ found.paths)]
+    told = [f"{path} exists only in one of the trees" for path in sorted(clean.paths ^ found.paths)]
     told += [
         f"{path}: {clean.data[path]!r} or {found.data[path]!r}"
         for path in sorted(clean.data.keys() & found.data.keys())

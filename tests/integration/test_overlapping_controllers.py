@@ -225,7 +225,7 @@ class Overlap:
                 for relay in self.relays.values()
             )
 
-        await eventually("both brokers to hear of it", heard)
+        await eventually("answers of both brokers to it", heard)
 
 
 @pytest.mark.parametrize("is_unnoticed", [False, True], ids=["by time", "unnoticed"])
@@ -259,9 +259,9 @@ async def test_the_old_controller_is_obeyed_by_nobody(tmp_path: Path, is_unnotic
             expected = queued if is_unnoticed else len(held)
             return len([request for request in late() if request.answer is not None]) >= expected
 
-        await eventually("answers to all that the old one sent", answered)
+        await eventually("answers to all requests of the old one", answered)
         overlap.way_to_zookeeper.speak()
-        await eventually("the old one to resign", overlap.old_has_resigned)
+        await eventually("the resignation of the old one", overlap.old_has_resigned)
         await eventually("leaders of all topics", overlap.everybody_leads)
 
         refused = [request for request in late() if request.answer is ErrorCode.STALE_CONTROLLER_EPOCH]

@@ -22,7 +22,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 REASSIGN, PREFER = "/admin/reassign_partitions", "/admin/preferred_replica_election"
 MORE = Endpoint("CLIENT", "127.0.0.1", 1)
 UNKNOWN_BROKER = "controlled shutdown of an unknown broker"
-REMOVED = "topic removed behind its back"
+REMOVED = "topic znode removed by an operator"
 DELETED_WHILE_MOVING = "which is then deleted", "its reassignment could be done"
 
 SCRIPT = [
@@ -38,7 +38,7 @@ SCRIPT = [
     # --- ISR changes by leaders
     Step("leader shrinks an ISR", lambda s: s.change_isr("a-0", [1, 2])),
     Step("leader expands it, in its own order", lambda s: s.change_isr("a-0", [2, 1, 3])),
-    Step("leader shrinks an ISR without saying so", lambda s: s.change_isr("a-1", [2, 3], notify=False)),
+    Step("leader shrinks an ISR without a notification", lambda s: s.change_isr("a-1", [2, 3], notify=False)),
     Step("notification of an unknown partition", lambda s: s.notify_isr("nowhere-0", "a-1")),
     # --- brokers die and return
     Step("broker 4 dies", lambda s: s.stubs[4].leave()),
@@ -113,18 +113,18 @@ SCRIPT = [
     Step("broker 2 returns to the third term", lambda s: s.stubs[2].register()),
     # --- several at once
     Step(
-        "topics for what follows", lambda s: s.create_topics({"k": [[3, 4, 1], [4, 3, 2]], "l": [[1, 2], [2, 1]]}, {})
+        "topics for the next steps", lambda s: s.create_topics({"k": [[3, 4, 1], [4, 3, 2]], "l": [[1, 2], [2, 1]]}, {})
     ),
     Step("brokers 3 and 4 die at once", lambda s: s.die_together(3, 4)),
     Step("brokers 3 and 4 return at once", lambda s: s.return_together(3, 4)),
-    Step("preferred election of all", lambda s: s.elect()),
-    Step("unclean election of all", lambda s: s.elect(unclean=True)),
+    Step("preferred election of all partitions", lambda s: s.elect()),
+    Step("unclean election of all partitions", lambda s: s.elect(unclean=True)),
     Step(UNKNOWN_BROKER, lambda s: s.controlled_shutdown(7)),
     # --- reassignments during failures
     Step("reassignment towards 2, 4, 1", lambda s: s.reassign({"k-0": [2, 4, 1]})),
     Step("the added replica joins the ISR", lambda s: s.change_isr("k-0", [1, 2])),
     Step("the leader dies, the added one leads", lambda s: s.stubs[1].leave()),
-    Step("it takes another in", lambda s: s.change_isr("k-0", [2, 3])),
+    Step("it adds another to the ISR", lambda s: s.change_isr("k-0", [2, 3])),
     Step("cancelled while it leads", lambda s: s.reassign({"k-0": None})),
     Step("the former leader is back", lambda s: s.stubs[1].register()),
     Step("reassignment of another", lambda s: s.reassign({"k-1": [1, 2]})),
@@ -132,9 +132,9 @@ SCRIPT = [
     Step("it is done under the new term", lambda s: s.change_isr("k-1", [2, 1])),
     # --- odd input
     Step(REMOVED, lambda s: s.remove_behind_its_back("f")),
-    Step("junk asks for a reassignment", lambda s: s.write(REASSIGN, "no json")),
+    Step("junk in the reassignment znode", lambda s: s.write(REASSIGN, "no json")),
     Step("the junk is removed", lambda s: s.delete(REASSIGN)),
-    Step("junk asks for an election", lambda s: s.write(PREFER, '{"version":1,"partitions":[]}')),
-    Step("junk tells of an ISR", lambda s: s.write("/isr_change_notification/isr_change_", "no json")),
-    Step("after all that a topic is created", lambda s: s.create_topics({"z": [[4, 3, 2, 1]]}, {})),
+    Step("junk in the election znode", lambda s: s.write(PREFER, '{"version":1,"partitions":[]}')),
+    Step("junk in an ISR notification", lambda s: s.write("/isr_change_notification/isr_change_", "no json")),
+    Step("a topic is created after all that", lambda s: s.create_topics({"z": [[4, 3, 2, 1]]}, {})),
 ]

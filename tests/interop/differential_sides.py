@@ -108,7 +108,7 @@ class Side:
         seen: object = None
         since = time.monotonic()
         while time.monotonic() - since < QUIET_SECONDS:
-            assert time.monotonic() < deadline, f"{self.label} does not come to rest"
+            assert time.monotonic() < deadline, f"{self.label} does not become idle"
             listed = await self.list_reassignments()
             heard = [len(stub.requests) for stub in self.stubs.values()]
             now = (listed, heard, await self.tree())
@@ -149,7 +149,7 @@ class Side:
         try:
             node = await self.zk.get(path)
         except NoNode:
-            return "there is no such partition any more"
+            return "the partition does not exist any more"
         state = partition_state.decode(path, node.data)
         await self.zk.set(path, partition_state.encode(state._replace(isr=_ids(isr))), node.stat.version)
         if notify:

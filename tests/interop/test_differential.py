@@ -97,53 +97,53 @@ def _later_documents(difference: Difference) -> bool:
 DIFFERENCES = [
     Row(
         "LeaderAndIsr at a known epoch",
-        "Kafka repeats itself to replicas that have the epoch already, and refuse it; we say it once",
+        "Kafka sends it again to replicas that already have the epoch and refuse it; klamm sends it once",
         _known_epoch,
     ),
     Row(
         "whether an added replica is new",
-        "2.5 says first that it is not, then that it is (KAFKA-10314), 3.x each time that it is; we the first time",
+        "2.5 sends first that it is not, then that it is (KAFKA-10314); 3.x sends it each time; klamm sends it once",
         _new_or_not,
     ),
     Row(
         "UpdateMetadata repeated",
-        "the same content once more: one goes with each LeaderAndIsr above; and who registers while a topic is being "
-        "deleted hears of it from 2.5 and from us at once, not only with the deletion",
+        "the same content again: one goes with each LeaderAndIsr above; and a broker that registers while a topic is "
+        "being deleted is sent it by 2.5 and klamm at once, not only with the deletion",
         _repeated_metadata,
     ),
     Row(
-        "live brokers told after every failure",
-        "Kafka leaves it out where a leader was lost (KAFKA-13225); we never do",
+        "live brokers sent after every failure",
+        "Kafka omits it if a leader was lost (KAFKA-13225); klamm never does",
         lambda difference: difference.side == "klamm" and difference.where.endswith("live brokers"),
     ),
     Row(
-        "topic removed behind its back",
-        "Kafka forgets it in silence; we tell the brokers, whose metadata would show it for ever",
+        REMOVED,
+        "Kafka only forgets it; klamm also tells the brokers, whose metadata would otherwise keep it for ever",
         _removed_behind,
     ),
     Row(
         "topic deleted while it is reassigned",
-        "Kafka means to wait, but marks the topic before it is queued, when a mark has no effect; we wait",
+        "Kafka intends to wait, but marks the topic before it is queued, which has no effect; klamm waits",
         _deleted_while_moving,
     ),
     Row(
         "/latest_producer_id_block",
-        "a Kafka broker takes a block when it starts, ours when it needs the first id; no controller does",
+        "a Kafka broker takes a block when it starts, a klamm broker when it needs the first id",
         lambda difference: difference.where.startswith("/latest_producer_id_block"),
     ),
     Row(
         "registration of a dedicated controller",
-        "it says so, under a key that Kafka ignores, and klamm brokers place no replica there",
+        "it has a key that Kafka ignores, by which klamm brokers place no replicas there",
         lambda difference: difference.where == f"/brokers/ids/{CONTROLLER}, form",
     ),
     Row(
         UNKNOWN_BROKER,
-        "Kafka stumbles over the epoch that it does not have and answers -1; we that the broker is not available",
+        "Kafka fails on the unknown epoch and answers -1; klamm answers that the broker is not available",
         lambda difference: difference.step == UNKNOWN_BROKER and difference.where == "answer",
     ),
     Row(
         "documents of later versions",
-        "3.9 has /feature and /config/ips, and later versions of /controller and of topics; we write those of 2.5",
+        "3.9 has /feature and /config/ips, and later versions of /controller and topics; klamm writes those of 2.5",
         _later_documents,
         versions=(NEW,),
     ),
@@ -205,10 +205,10 @@ async def test_one_script_two_controllers(
             print(f"\nklamm beside Apache Kafka {version}\n" + "\n".join(comparison.lines))
             for row in DIFFERENCES:
                 print(f"{comparison.used[row.name]:>5} x {row.name}: {row.reason}")
-            print(f"{len(requests)} requests of Kafka's controller packed again")
+            print(f"{len(requests)} requests of Kafka's controller encoded again")
         assert not comparison.unexplained, "\n".join(map(str, comparison.unexplained))
         used = {row.name: comparison.used[row.name] for row in DIFFERENCES if version in row.versions}
-        assert all(used.values()), f"rows that nothing uses: {used}"
+        assert all(used.values()), f"unused rows: {used}"
         assert all(packed_again(request) == request.body for request in requests)
 
 

@@ -191,4 +191,4 @@ async def test_what_kafka_wrote_is_written_again_byte_for_byte(
         written = REWRITE[kind](path, data)
         assert written == data or (version == "3.9.1" and kind in LATER_VERSIONS_OF_3_9), path
         seen.add(kind)
-    assert seen == set(REWRITE), "Kafka left no trace of these"
+    assert seen == set(REWRITE), "Kafka wrote none of these"

@@ -77,11 +77,11 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: invariants.leader_comes_from_isr(T0, LED, LeaderAndIsr(3, 4, (3,), 5), unclean_allowed=True),
         lambda: invariants.leader_comes_from_isr(T0, LED, LeaderAndIsr(3, 4, (3, 2), 5), unclean_allowed=True),
     ),
-    "S7: a topic written by who is not elected": (
+    "S7: a topic written by a broker that is not elected": (
         lambda: invariants.only_the_elected_writes("set", "/brokers/topics/t", 77, 77),
         lambda: invariants.only_the_elected_writes("set", "/brokers/topics/t", 78, 77),
     ),
-    "S7: a notification deleted by who is not elected": (
+    "S7: a notification deleted by a broker that is not elected": (
         lambda: invariants.only_the_elected_writes("create", "/isr_change_notification/isr_change_1", 78, 77),
         lambda: invariants.only_the_elected_writes("delete", "/isr_change_notification/isr_change_1", 78, 77),
     ),
@@ -109,11 +109,11 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: invariants.deleted_is_not_needed(1, T0, (1, 2), topic_leaves=True),
         lambda: invariants.deleted_is_not_needed(1, T0, (1, 2), topic_leaves=False),
     ),
-    "order: told before it is written": (
+    "order: sent before it is written": (
         lambda: invariants.sent_state_was_written(1, T0, (LED, 4), {(SEEN, 4)}),
         lambda: invariants.sent_state_was_written(1, T0, (LED, 5), {(SEEN, 4)}),
     ),
-    "S15: a request of nobody": (
+    "S15: a request of a broker that is not the controller": (
         lambda: invariants.sender_is_active("broker-1", 5, 5),
         lambda: invariants.sender_is_active("broker-1", 5, None),
     ),
@@ -125,11 +125,11 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: invariants.resigned_is_empty(1, is_active=True, gauges={"GlobalTopicCount": 3.0}),
         lambda: invariants.resigned_is_empty(1, is_active=False, gauges={"GlobalTopicCount": 3.0}),
     ),
-    "E1: nobody leads": (
+    "E1: no controller": (
         lambda: healed.one_controller([2], 2),
         lambda: healed.one_controller([], 2),
     ),
-    "E1: two lead": (
+    "E1: two controllers": (
         lambda: healed.one_controller([2], 2),
         lambda: healed.one_controller([1, 2], 2),
     ),
@@ -137,15 +137,15 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: healed.one_controller([2], 2),
         lambda: healed.one_controller([2], 1),
     ),
-    "E1: a leader that a broker was never told": (
+    "E1: a leader that a broker was not sent": (
         lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}),
         lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}),
     ),
-    "E1: a partition that a broker was never told of": (
+    "E1: a partition that a broker was not sent": (
         lambda: invariants.knows_decisions(1, {}, {T0: LED}, {}),
         lambda: invariants.knows_decisions(1, {T0: LED}, {}, {}),
     ),
-    "E1: a former leader that leads on": (
+    "E1: a former leader that still leads": (
         lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 3}),
         lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 2}),
     ),
@@ -181,7 +181,7 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: healed.metadata_is_zookeeper(2, CACHE, ClusterSnapshot(WHOLE.brokers, {}, {}), {"t"}),
         lambda: healed.metadata_is_zookeeper(2, CACHE, ClusterSnapshot(WHOLE.brokers, {}, {})),
     ),
-    "E1: a topic in a cache that was deleted unheard, and is there again": (
+    "E1: a topic in a cache whose deletion was missed, and that exists again": (
         lambda: healed.metadata_is_zookeeper(2, CACHE, WHOLE, {"t"}),
         lambda: healed.metadata_is_zookeeper(2, CACHE._replace(partitions={}), WHOLE, {"t"}),
     ),
@@ -189,7 +189,7 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: healed.nothing_is_left(["/admin/delete_topics"], WHOLE),
         lambda: healed.nothing_is_left(["/admin/delete_topics", "/admin/delete_topics/t"], WHOLE),
     ),
-    "E3: a partition is still on the move": (
+    "E3: a partition is still being moved": (
         lambda: healed.nothing_is_left([], WHOLE),
         lambda: healed.nothing_is_left([], WHOLE._replace(assignments={T0: Assignment((1, 2), adding=(2,))})),
     ),

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUGS = tomllib.loads((ROOT / "tests" / "planted.toml").read_text())["bug"]
-QUICK = ("nobody is answered whose event met the end of the session",)
+QUICK = ("calls in the queue get no answer when the session ends",)
 """Bugs that a few seeds find, whichever seeds: if not, something else is broken."""
 
 
