@@ -43,7 +43,7 @@ class Mutant(NamedTuple):
     tests: list[str]
 
 
-class Verdict(NamedTuple):
+class MutantResult(NamedTuple):
     caught: bool
     said: str
     """The first test that failed and how, or why the mistake does not count as caught."""
@@ -96,15 +96,15 @@ def _exists(test: str) -> bool:
     return not name or found.issuperset(name.partition("[")[0].split("::"))
 
 
-def judge(tree: Path, mutant: Mutant) -> Verdict:
+def try_mutant(tree: Path, mutant: Mutant) -> MutantResult:
     with mistake(tree, mutant.file, mutant.old, mutant.new):
         result = run_tests(tree, mutant.tests)
     if result.returncode == RED:
         first = re.search(r"^(?:FAILED|ERROR) (tests/.*)", result.stdout, re.MULTILINE)
-        return Verdict(True, first[1][:SAID_MAX] if first else "by an unnamed test")
+        return MutantResult(True, first[1][:SAID_MAX] if first else "by an unnamed test")
     if result.returncode == 0:
-        return Verdict(False, f"not caught by {' '.join(mutant.tests)}")
-    return Verdict(False, f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        return MutantResult(False, f"not caught by {' '.join(mutant.tests)}")
+    return MutantResult(False, f"its tests did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
 
 
 def batches(tests: Iterable[str]) -> list[list[str]]:
@@ -156,10 +156,10 @@ def make_mistakes(trees: Trees, pool: ThreadPoolExecutor, mutants: Sequence[Muta
     def run(mutant: Mutant) -> bool:
         with trees.one() as tree:
             started = time.monotonic()
-            verdict = judge(tree, mutant)
-        seconds, word = time.monotonic() - started, "caught" if verdict.caught else "FAILED"
-        print(f"{word}  {seconds:5.1f} s  {mutant.name}\n                  {verdict.said}", flush=True)
-        return verdict.caught
+            result = try_mutant(tree, mutant)
+        seconds, word = time.monotonic() - started, "caught" if result.caught else "FAILED"
+        print(f"{word}  {seconds:5.1f} s  {mutant.name}\n                  {result.said}", flush=True)
+        return result.caught
 
     # Tests with processes take longest and start first; at the end they would leave the other workers idle.
     ordered = sorted(mutants, key=lambda m: all(test.startswith("tests/unit/") for test in m.tests))
