@@ -1,4 +1,4 @@
-"""The context of a request, which every handler receives and passes to `authorize` and `throttle`."""
+"""The context of a request: handlers pass it to `authorize`, the dispatcher passes it to `throttle`."""
 
 from __future__ import annotations
 
