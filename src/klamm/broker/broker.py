@@ -78,10 +78,8 @@ class BrokerNode:
         appends, reads = Appends(self.replicas), Reads(self.replicas)
         self.handle = Dispatcher(
             Services(
-                me=broker_id,
                 cluster_id=cluster_id,
                 config=config,
-                clock=ports.clock,
                 metadata=self.metadata,
                 replicas=self.replicas,
                 appends=appends,

@@ -91,10 +91,8 @@ class OneBroker:
         )
         self.handle = Dispatcher(
             Services(
-                me=BrokerId(1),
                 cluster_id="the-cluster",
                 config=config,
-                clock=clock,
                 metadata=self.metadata,
                 replicas=self.replicas,
                 appends=Appends(self.replicas),

@@ -14,18 +14,14 @@ from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topics import TopicAdmin
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import BrokerId
-from klamm.model.ports import Clock
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import CLUSTER, Authorizer, Operation, topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    me: BrokerId
     cluster_id: str
     config: BrokerConfig
-    clock: Clock
     metadata: MetadataCache
     replicas: ReplicaManager
     appends: Appends
