@@ -129,7 +129,7 @@ async def test_a_held_fence_stops_everything(zk: ZooKeeper) -> None:
 async def test_a_conflict_fails_its_own_multi_only(zk: ZooKeeper) -> None:
     await zk.create("/fence", b"")
     await zk.write_many([Create(f"/{i:04d}") for i in range(3000)])
-    await zk.set("/1700", b"changed by somebody")
+    await zk.set("/1700", b"changed by another client")
     results = await zk.write_many([Set(f"/{i:04d}", b"x", 0) for i in range(3000)], Fence("/fence", 0))
     failed = [i for i, result in enumerate(results) if isinstance(result, ZooKeeperError)]
     assert failed == list(range(1000, 2000))

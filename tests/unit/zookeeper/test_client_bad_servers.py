@@ -137,7 +137,7 @@ class Unreachable(ScriptedServer):
 @pytest.mark.case("ZKC-16")
 @table(
     {
-        "nobody listens": ConnectionRefusedError(111, "refused"),
+        "no listener": ConnectionRefusedError(111, "refused"),
         "no such name": socket.gaierror(-2, "Name or service not known"),
         "no route": OSError(113, "No route to host"),
         "packets vanish": None,
