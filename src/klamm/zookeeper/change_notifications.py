@@ -32,7 +32,7 @@ Handle = Callable[[str, bytes | None], Awaitable[None]]
 
 async def announce(zookeeper: ZooKeeper, prefix: str, data: bytes, acl: tuple[Acl, ...] = OPEN_ACL) -> str:
     """Create the next notification, and its parent if that is missing. A duplicate after a lost reply does no harm."""
-    return await until_connected(lambda: _create_notification(zookeeper, prefix, data, acl))
+    return await until_connected(lambda: _create_notification(zookeeper, prefix, data, acl), pause_s=0)
 
 
 async def _create_notification(zookeeper: ZooKeeper, prefix: str, data: bytes, acl: tuple[Acl, ...]) -> str:

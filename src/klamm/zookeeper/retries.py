@@ -13,17 +13,19 @@ from klamm.model.ports import Watcher
 T = TypeVar("T")
 
 RECONNECT_PAUSE_S: Final = 0.1
-"""A client waits for the next connection by itself. The pause is for a call that breaks every connection."""
 
 
-async def until_connected(call: Callable[[], Awaitable[T]]) -> T:
+async def until_connected(call: Callable[[], Awaitable[T]], pause_s: float | None = None) -> T:
     """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. It raises other
-    errors, also SessionExpired."""
+    errors, also SessionExpired.
+
+    The pause, RECONNECT_PAUSE_S by default, protects ZooKeeper from a call that breaks every connection. A single small
+    request needs no pause, because the client itself waits for the next connection."""
     while True:
         try:
             return await call()
         except ConnectionLoss:
-            await asyncio.sleep(RECONNECT_PAUSE_S)
+            await asyncio.sleep(RECONNECT_PAUSE_S if pause_s is None else pause_s)
 
 
 class ReadsChildren(Protocol):

@@ -61,7 +61,7 @@ class Operations(ABC):
                     raise
                 in_doubt = True
             except NodeExists:
-                stat = await until_connected(lambda: self.exists(path)) if in_doubt else None
+                stat = await until_connected(lambda: self.exists(path), pause_s=0) if in_doubt else None
                 if stat is not None and stat.ephemeral_owner == session_id:
                     return path, stat
                 if stat is not None or not in_doubt:
@@ -69,7 +69,7 @@ class Operations(ABC):
 
     async def ensure_path(self, path: str) -> None:
         """`/` ensures the chroot itself. Repeated after a lost connection, since doing it twice does no harm."""
-        await until_connected(lambda: self._ensure(self._chroot.absolute(path)))
+        await until_connected(lambda: self._ensure(self._chroot.absolute(path)), pause_s=0)
 
     async def _ensure(self, absolute: str) -> None:
         relative = self._chroot.relative(absolute)

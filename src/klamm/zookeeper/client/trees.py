@@ -27,7 +27,7 @@ async def delete_tree(zookeeper: ZooKeeper, path: str) -> bool:
                 if isinstance(result, ZooKeeperError) and not isinstance(result, _CHANGED_MEANWHILE):
                     raise result
 
-    return await until_connected(delete_all)
+    return await until_connected(delete_all, pause_s=0)
 
 
 async def _tree(zookeeper: ZooKeeper, root: str) -> list[str]:

@@ -47,7 +47,7 @@ async def register(
                 raise NodeExists(path, f"registered by session 0x{stat.ephemeral_owner:x}")
             await _delete_if_present(zookeeper, path, stat.version)
 
-    return await until_connected(attempt)
+    return await until_connected(attempt, pause_s=0)
 
 
 async def _delete_if_present(zookeeper: ZooKeeper, path: str, version: int) -> None:
