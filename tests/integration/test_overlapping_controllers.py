@@ -156,7 +156,7 @@ class Overlap:
     def refusals(self, number: int) -> int:
         """Lines of a broker's log that refuse a request of the old controller."""
         if number == KLAMM_BROKER:
-            return len(re.findall(rf"request of controller {OLD} refused: epoch", self.brokers[number].log_text()))
+            return len(re.findall(rf"refused a request of controller {OLD}: its", self.brokers[number].log_text()))
         jvm = self.brokers[number]
         assert isinstance(jvm, ApacheKafkaBroker)
         told = r"(Ignoring (LeaderAndIsr|StopReplica) request.* since its controller epoch|from an old controller)"

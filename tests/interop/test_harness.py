@@ -83,7 +83,7 @@ async def test_the_ensemble_survives_the_death_of_its_leader(tmp_path: Path) -> 
 
 
 async def test_a_taken_port_is_one_clear_line(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    with pytest.raises(ZooKeeperNotStarted, match=f"port {zookeeper.port} of 127.0.0.1 is taken"):
+    with pytest.raises(ZooKeeperNotStarted, match=f"another process uses port {zookeeper.port} of 127.0.0.1"):
         await EmbeddedZooKeeper(tmp_path / "second", port=zookeeper.port).start()
 
 
