@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from klamm.broker.partition import Partition
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.log.log_results import AppendInfo
 from klamm.model.errors import ErrorCode, KafkaError
@@ -40,35 +41,34 @@ class Appends:
         """`internal` lets a coordinator write to its own topic, which clients may not."""
         if acks not in (0, 1, ACKS_ALL):
             return [ProduceResult(name, ErrorCode.INVALID_REQUIRED_ACKS) for name, _ in entries]
-        results: dict[TopicPartition, ProduceResult] = {}
+        results: list[ProduceResult] = []
         required: dict[TopicPartition, int] = {}
         for name, records in entries:
             if name.topic in INTERNAL_TOPICS and not internal:
                 message = f"Cannot append to internal topic {name.topic}"
-                results[name] = ProduceResult(name, ErrorCode.INVALID_TOPIC_EXCEPTION, message=message)
+                results.append(ProduceResult(name, ErrorCode.INVALID_TOPIC_EXCEPTION, message=message))
                 continue
             try:
-                info = self._append(name, records, acks)
+                partition, info = self._append(name, records, acks)
             except KafkaError as error:
-                results[name] = self._failed(name, error)
-            else:
-                offsets = (info.first_offset, info.log_append_time, info.log_start_offset)
-                results[name] = ProduceResult(name, ErrorCode.NONE, *offsets)
-                required[name] = info.last_offset + 1
-        if acks == ACKS_ALL and required:
-            for name, code in (await self._wait(required, timeout_ms, client)).items():
-                results[name] = results[name]._replace(error=code, base_offset=-1)
-        return list(results.values())
+                results.append(self._failed(name, error))
+                continue
+            if not info.duplicate:
+                self.bytes_in += len(records)
+                self._replicas.after_append(partition)
+            offsets = (info.first_offset, info.log_append_time, info.log_start_offset)
+            results.append(ProduceResult(name, ErrorCode.NONE, *offsets))
+            required[name] = info.last_offset + 1
+        if acks != ACKS_ALL or not required:
+            return results
+        failures = await self._wait(required, timeout_ms, client)
+        return [_after_wait(result, failures) for result in results]
 
-    def _append(self, name: TopicPartition, records: Buffer, acks: int) -> AppendInfo:
+    def _append(self, name: TopicPartition, records: Buffer, acks: int) -> tuple[Partition, AppendInfo]:
         partition = self._replicas.partition(name)
         if not self._replicas.may_acknowledge():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no answer from ZooKeeper, leadership is uncertain")
-        info = partition.append_as_leader(records, acks=acks)
-        if not info.duplicate:
-            self.bytes_in += len(records)
-            self._replicas.after_append(partition)
-        return info
+        return partition, partition.append_as_leader(records, acks=acks)
 
     def _failed(self, name: TopicPartition, error: KafkaError) -> ProduceResult:
         self.failed_requests += 1
@@ -108,3 +108,9 @@ class Appends:
         if outcome is ErrorCode.NONE and not self._replicas.may_acknowledge():
             return ErrorCode.REQUEST_TIMED_OUT
         return outcome
+
+
+def _after_wait(result: ProduceResult, failures: Mapping[TopicPartition, ErrorCode]) -> ProduceResult:
+    if result.error is ErrorCode.NONE and result.partition in failures:
+        return result._replace(error=failures[result.partition], base_offset=-1)
+    return result

@@ -151,6 +151,14 @@ async def test_acks_one_does_not_wait_and_internal_topics_are_closed(leader: Lea
     assert refused[0].error is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+async def test_a_partition_that_is_named_twice_is_answered_twice(leader: Leader) -> None:
+    """Both batches are appended, so a failure of either must be in the answer (or close the connection, with acks=0)."""
+    results = await leader.appends.append([(A, b"x"), (A, b"y")], acks=1, timeout_ms=0)
+    assert [(r.partition, r.error, r.base_offset) for r in results] == [(A, 0, 0), (A, 0, 1)]
+    late = await leader.appends.append([(A, b"x"), (A, b"y")], acks=-1, timeout_ms=1)
+    assert [(r.error, r.base_offset) for r in late] == [(ErrorCode.REQUEST_TIMED_OUT, -1)] * 2
+
+
 async def test_consumer_is_woken_by_the_high_watermark_not_by_the_append(leader: Leader) -> None:
     fetch = asyncio.create_task(
         leader.consume(FetchPartition(A, 0, 100), FetchPartition(B, 0, 100), max_wait_ms=60_000)
