@@ -152,7 +152,7 @@ async def test_acks_one_does_not_wait_and_internal_topics_are_closed(leader: Lea
 
 
 async def test_a_partition_that_is_named_twice_is_answered_twice(leader: Leader) -> None:
-    """Both batches are appended, so a failure of either must be in the answer (or close the connection, with acks=0)."""
+    """Both batches are appended, so the answer must tell if either fails; with acks=0 it closes the connection."""
     results = await leader.appends.append([(A, b"x"), (A, b"y")], acks=1, timeout_ms=0)
     assert [(r.partition, r.error, r.base_offset) for r in results] == [(A, 0, 0), (A, 0, 1)]
     late = await leader.appends.append([(A, b"x"), (A, b"y")], acks=-1, timeout_ms=1)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from klamm.controller.context.controller_context import ControllerContext
-from klamm.controller.decisions import leadership
+from klamm.controller.decisions import leader_elections, leadership
 from klamm.controller.decisions import topics as topics_module
 from klamm.controller.decisions.faults import ZNodeFault
 from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
+from klamm.controller.execution import assignments
+from klamm.controller.execution.batch import RequestBatch
+from klamm.controller.execution.loading import ZNodeReader
 from klamm.controller.execution.quarantine import QUARANTINED_MAX, znode_concerned
-from klamm.model.ids import BrokerId
-from klamm.zookeeper.znodes import document, quarantine
+from klamm.model.ids import BrokerId, TopicPartition
+from klamm.zookeeper.znodes import document, preferred_replica_election, quarantine, reassign_partitions
 
-from .scenario import Scenario
+from .scenario import US, Scenario
 
 
 def explode_on(monkeypatch: pytest.MonkeyPatch, *topics: str) -> Callable[[], None]:
@@ -109,6 +112,94 @@ async def test_a_fault_in_the_fail_over_and_the_successor(monkeypatch: pytest.Mo
         assert last.controller.statistics().quarantined == ()
         assert scenario.zk.tree.children(quarantine.PARENT) == []
         assert last.state("bad", 0)[0] == 1
+
+
+Act = Callable[[Scenario], None]
+
+ACTS: dict[str, Act] = {
+    "creation": lambda scenario: scenario.create_topic("bad", [1, 2]),
+    "broker failure": lambda scenario: scenario.stop_broker(2),
+    "deletion": lambda scenario: scenario.zk.put("/admin/delete_topics/bad"),
+    "reassignment": lambda scenario: scenario.zk.put(
+        reassign_partitions.PATH, reassign_partitions.encode({TopicPartition("bad", 0): (BrokerId(2), BrokerId(US))})
+    ),
+    "election": lambda scenario: scenario.zk.put(
+        preferred_replica_election.PATH, preferred_replica_election.encode([TopicPartition("bad", 0)])
+    ),
+}
+
+
+def of_bad(context: ControllerContext, partitions: Iterable[int], *_: Any) -> bool:
+    return any(context.topic_of(partition) == "bad" for partition in partitions)
+
+
+@pytest.mark.parametrize(
+    ("owner", "function", "is_bad", "acts"),
+    [
+        (ControllerContext, "_take_indexes", lambda _, topic, numbers: topic == "bad", ["fail-over", "creation"]),
+        (ControllerContext, "load_states", of_bad, ["fail-over"]),
+        (
+            ControllerContext,
+            "put_states",
+            of_bad,
+            ["fail-over", "creation", "broker failure", "deletion", "reassignment"],
+        ),
+        (ControllerContext, "move_partitions", of_bad, ["creation", "broker failure", "deletion"]),
+        (ControllerContext, "replace_assignment", lambda view, i, _: of_bad(view, [i]), ["reassignment"]),
+        (ZNodeReader, "_sound", lambda _, path, *rest: path.endswith("/bad"), ["fail-over", "creation"]),
+        (
+            RequestBatch,
+            "add_leader_and_isr",
+            lambda _, view, i, brokers: of_bad(view, [i]),
+            ["creation", "reassignment"],
+        ),
+        (assignments, "_merged", lambda topic, *_: topic == "bad", ["reassignment"]),
+        (leader_elections, "refusal", lambda view, name, _: view.partition(*name) is not None, ["election"]),
+    ],
+)
+async def test_whatever_fails_for_one_topic_names_it(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, is_bad: Callable[..., bool], acts: list[str]
+) -> None:
+    """Wherever the controller works on many partitions at once: it goes on without the topic, it does not fail."""
+    called = getattr(owner, function)
+
+    def buggy(*arguments: Any, **more: Any) -> Any:
+        if is_bad(*arguments):
+            raise RuntimeError("a bug")
+        return called(*arguments, **more)
+
+    for act in acts:
+        scenario = Scenario()
+        scenario.prepare(1, 2)
+        for topic in ("bad", "good") if act != "creation" else ("good",):
+            scenario.create_topic(topic, [1, 2])
+            scenario.put_state(topic, 0, 2, 3, [1, 2], 4)
+        if act == "fail-over":
+            monkeypatch.setattr(owner, function, buggy)
+        async with scenario.controller.running():
+            await scenario.settle()
+            monkeypatch.setattr(owner, function, buggy)
+            if act != "fail-over":
+                await scenario.after(lambda scenario=scenario, act=act: ACTS[act](scenario))  # type: ignore[misc]
+            quarantined = [recorded.cause for recorded in scenario.sink.decisions("quarantined")]
+            assert (act, quarantined) == (act, ["/brokers/topics/bad"])
+            assert not scenario.sink.decisions("controller-failed")
+            assert scenario.controller.is_active
+        monkeypatch.undo()
+
+
+async def test_a_registration_that_makes_the_controller_fail_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = ZNodeReader._refuse_without_listener
+
+    def buggy(self: ZNodeReader, path: str, broker: Any) -> None:
+        if path.endswith("/2"):
+            raise RuntimeError("a bug")
+        check(self, path, broker)
+
+    monkeypatch.setattr(ZNodeReader, "_refuse_without_listener", buggy)
+    async with Scenario().running(1, 2) as scenario:
+        assert [recorded.cause for recorded in scenario.sink.decisions("quarantined")] == ["/brokers/ids/2"]
+        assert scenario.controller.statistics().live_brokers == (1, US)
 
 
 async def test_what_cannot_be_read_back_is_still_known(monkeypatch: pytest.MonkeyPatch) -> None:

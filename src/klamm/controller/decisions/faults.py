@@ -1,16 +1,19 @@
 """Unexpected failures that concern one znode, so that the controller can set this znode aside and go on (design D14).
 
-Marking every partition beforehand would cost more than the elections. Rules and questions about partitions are pure, so
-after a failure they are simply asked again, partition by partition.
+Marking every partition beforehand would cost more than the elections. Rules and questions about partitions are pure,
+and the context is dropped after a failure anyway. So what failed for many partitions is repeated for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.zookeeper.znodes import topic as topic_znode
+
+T = TypeVar("T")
 
 
 class ZNodeFault(Exception):
@@ -26,6 +29,8 @@ def concerning(path: str) -> Iterator[None]:
     """Whatever the block raises concerns this znode."""
     try:
         yield
+    except ZNodeFault:
+        raise
     except Exception as error:
         raise ZNodeFault(path) from error
 
@@ -41,3 +46,15 @@ def find_fault(
     for partition in partitions:
         with concerning_topic(view.topic_of(partition)):
             ask(partition)
+
+
+def for_all(
+    view: ControllerContext, partitions: Sequence[PartitionIndex], act: Callable[[Sequence[PartitionIndex]], T]
+) -> T:
+    """`act` on these partitions. If it fails it is repeated for one after the other, to name the topic of the first
+    that fails: so it may only compute, or change what is dropped with the term."""
+    try:
+        return act(partitions)
+    except Exception:
+        find_fault(view, partitions, lambda partition: act((partition,)))
+        raise

@@ -308,7 +308,8 @@ def _outlives(view: ControllerContext, partition: PartitionIndex, staying: Itera
 
 
 def _are_gone(view: ControllerContext, partition: PartitionIndex, brokers: Collection[BrokerId]) -> bool:
-    return all(view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT for b in brokers)
+    with concerning_topic(view.topic_of(partition)):
+        return all(view.replicas.state_of(partition, b) is ReplicaState.NON_EXISTENT for b in brokers)
 
 
 def _by_broker(replicas: Mapping[PartitionIndex, Iterable[BrokerId]]) -> dict[BrokerId, list[PartitionIndex]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.execution.commit import ROUNDS_MAX, Committer
 from klamm.model.errors import ZNodeError, ZooKeeperError
 from klamm.model.partition import Assignment
@@ -43,13 +44,14 @@ async def _write_once(
     nodes = dict(zip(wanted, await committer.read(paths), strict=True))
     ops: dict[str, Op] = {}
     for topic, node in nodes.items():
-        try:
-            op = _merged(topic, node, wanted[topic])
-        except ZNodeError as error:
-            failed[topic] = error.reason
-        else:
-            if op is not None:
-                ops[topic] = op
+        with concerning_topic(topic):
+            try:
+                op = _merged(topic, node, wanted[topic])
+            except ZNodeError as error:
+                failed[topic] = error.reason
+            else:
+                if op is not None:
+                    ops[topic] = op
     results = await committer.write(list(ops.values())) if ops else []
     return [topic for topic, result in zip(ops, results, strict=True) if isinstance(result, ZooKeeperError)]
 

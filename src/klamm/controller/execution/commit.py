@@ -66,6 +66,17 @@ class Committed:
         self.writes.append(change)
         self.versions.append(version)
 
+    def by_partition(self) -> dict[PartitionIndex, Committed]:
+        """What was written or kept, each partition for itself."""
+        parts: dict[PartitionIndex, Committed] = {}
+        for partition, change, version in zip(self.written, self.writes, self.versions, strict=True):
+            parts[partition] = Committed()
+            parts[partition].write(partition, change, version)
+        for partition, state, version in zip(self.kept, self.kept_states, self.kept_versions, strict=True):
+            parts[partition] = Committed()
+            parts[partition].keep(partition, state, version)
+        return parts
+
 
 class Observed(NamedTuple):
     """Partitions with their states as read, in columns. The states are None where there is no znode."""

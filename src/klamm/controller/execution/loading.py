@@ -16,6 +16,7 @@ from typing import Final, TypeVar, cast
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import ReplicaState
+from klamm.controller.decisions.faults import concerning, concerning_topic, find_fault, for_all
 from klamm.controller.decisions.steps import chunked
 from klamm.controller.execution.commit import Observed, state_paths
 from klamm.controller.execution.quarantine import Quarantine
@@ -85,18 +86,22 @@ class ZNodeReader:
         nodes = await self.watched(paths)
         brokers: dict[BrokerId, LiveBroker] = {}
         for path, node in zip(paths, nodes, strict=True):
-            if node is None:
-                continue
-            try:
-                broker = broker_id.decode(path, node.data)
-                self._refuse_without_listener(path, broker)
-                brokers[broker.id] = LiveBroker(broker, BrokerEpoch(node.stat.czxid))
-            except ZNodeError as error:
-                self._recorder.znode_skipped(error)
-                for live in known.values():
-                    if path == broker_id.path(live.broker.id) and live.epoch == node.stat.czxid:
-                        brokers[live.broker.id] = live
+            if node is not None:
+                with concerning(path):
+                    live = self._broker(path, node, known)
+                if live is not None:
+                    brokers[live.broker.id] = live
         return dict(sorted(brokers.items()))
+
+    def _broker(self, path: str, node: Node, known: Mapping[BrokerId, LiveBroker]) -> LiveBroker | None:
+        try:
+            broker = broker_id.decode(path, node.data)
+            self._refuse_without_listener(path, broker)
+            return LiveBroker(broker, BrokerEpoch(node.stat.czxid))
+        except ZNodeError as error:
+            self._recorder.znode_skipped(error)
+            same = (live for live in known.values() if path == broker_id.path(live.broker.id))
+            return next((live for live in same if live.epoch == node.stat.czxid), None)
 
     def _refuse_without_listener(self, path: str, broker: Broker) -> None:
         """The controller could not reach such a broker, and its peers could not fetch from it."""
@@ -115,17 +120,21 @@ class ZNodeReader:
         for topic, path, node in zip(topics, paths, nodes, strict=True):
             if node is None:
                 continue
-            try:
-                assignment = topic_znode.decode(path, node.data)
-                found[topic] = assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
-            except ZNodeError as error:
-                self._recorder.znode_skipped(error)
-                found[topic] = topic_znode.TopicAssignment({})
+            with concerning(path):
+                found[topic] = self._assignment(path, node, looked_at)
             partitions += len(found[topic].partitions)
             if partitions >= DECODED_AT_ONCE:
                 partitions = 0
                 await asyncio.sleep(0)
         return found
+
+    def _assignment(self, path: str, node: Node, looked_at: dict[int, Assignment]) -> topic_znode.TopicAssignment:
+        try:
+            assignment = topic_znode.decode(path, node.data)
+        except ZNodeError as error:
+            self._recorder.znode_skipped(error)
+            return topic_znode.TopicAssignment({})
+        return assignment._replace(partitions=self._sound(path, assignment.partitions, looked_at))
 
     def _sound(
         self, path: str, partitions: dict[int, Assignment], looked_at: dict[int, Assignment]
@@ -159,7 +168,13 @@ class ZNodeReader:
                     context.unreadable.add(partition)
             found = [row for row in zip(*seen, strict=True) if isinstance(row[2], LeaderAndIsr)]
             partitions, states, versions = [r[0] for r in found], [r[2] for r in found], [r[3] for r in found]
-        context.put_states(partitions, cast(Sequence[LeaderAndIsr], states), versions)
+        read = cast(Sequence[LeaderAndIsr], states)
+        try:
+            context.put_states(partitions, read, versions)
+        except Exception:
+            rows = dict(zip(partitions, zip(read, versions, strict=True), strict=True))
+            find_fault(context, partitions, lambda partition: context.put_state(partition, *rows[partition]))
+            raise
 
     async def load_states(
         self, context: ControllerContext, windows: AsyncGenerator[Sequence[PartitionIndex], None]
@@ -181,7 +196,7 @@ async def load(context: ControllerContext, reader: ZNodeReader) -> None:
     await reader.load_states(context, _load_topics(context, reader, topics))
     live = context.live
     for some in chunked(list(context.all_partitions()), STATES_AT_ONCE):
-        context.load_states(some, live)
+        for_all(context, some, lambda part: context.load_states(part, live))
         await asyncio.sleep(0)
     for broker in context.replicas.brokers:
         found = ReplicaState.ONLINE if context.is_live(broker) else ReplicaState.DELETION_INELIGIBLE
@@ -197,14 +212,26 @@ async def _load_topics(
     unread: list[PartitionIndex] = []
     async with aclosing(_read_ahead(_windows(topics, TOPICS_WINDOW), reader.assignments)) as windows:
         async for assignments in windows:
-            for topic, assignment in assignments.items():
-                context.add_topic(topic, assignment.topic_id)
-            unread += context.add_all({topic: assignment.partitions for topic, assignment in assignments.items()})
+            unread += _add_topics(context, assignments)
             while len(unread) >= WINDOW:
                 yield unread[:WINDOW]
                 del unread[:WINDOW]
     if unread:
         yield unread
+
+
+def _add_topics(
+    context: ControllerContext, assignments: Mapping[str, topic_znode.TopicAssignment]
+) -> list[PartitionIndex]:
+    for topic, assignment in assignments.items():
+        context.add_topic(topic, assignment.topic_id)
+    try:
+        return context.add_all({topic: assignment.partitions for topic, assignment in assignments.items()})
+    except Exception:
+        for topic, assignment in assignments.items():  # each in an empty context: this one may have it already
+            with concerning_topic(topic):
+                ControllerContext(context.controller_epoch).add_partitions(topic, assignment.partitions)
+        raise
 
 
 async def _windows(items: Sequence[T], size: int) -> AsyncGenerator[Sequence[T], None]:

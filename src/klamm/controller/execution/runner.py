@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions import unclean_election
-from klamm.controller.decisions.faults import find_fault
+from klamm.controller.decisions.faults import concerning_topic, find_fault, for_all
 from klamm.controller.decisions.steps import (
     AddReplicas,
     ChangeStates,
@@ -134,12 +135,12 @@ class StepRunner:
             case ReadUncleanElection():
                 await self._read_unclean_election(step)
             case MovePartitions(partitions, to):
-                self._recorder.refused_partitions(self._context, self._context.move_partitions(partitions, to), to)
+                self._move_partitions(partitions, to)
             case MoveReplicas(replicas, to):
                 await self._move_replicas(replicas, to)
             case SwapAssignments(assignments):
                 for i, assignment in assignments.items():
-                    self._context.replace_assignment(i, assignment)
+                    self._replace_assignment(i, assignment)
             case SendLeaderAndIsr():
                 await self._send_leader_and_isr(step)
             case AddReplicas():
@@ -220,8 +221,19 @@ class StepRunner:
         to = step.to if isinstance(step, ChangeStates) else None
         states = [write.state for write in done.writes]
         self._recorder.state_changes(context, written, states, done.versions, to, self._cause)
-        context.put_states(written, states, done.versions)
         self._unclean_elections.mark([write.unclean for write in done.writes].count(True))
+        try:
+            self._enter_states(step, done)
+        except Exception:
+            parts = done.by_partition()
+            find_fault(context, parts, lambda partition: self._enter_states(step, parts[partition]))
+            raise
+
+    def _enter_states(self, step: StateStep, done: Committed) -> None:
+        """Into the context and the batch."""
+        context, written = self._context, done.written
+        to = step.to if isinstance(step, ChangeStates) else None
+        context.put_states(written, [write.state for write in done.writes], done.versions)
         self._batch.add_written(context, written, [write.recipients for write in done.writes])
         self._written.update(written)
         if done.kept:
@@ -258,11 +270,15 @@ class StepRunner:
         created, versions = list(ours), list(ours.values())
         first = [states[i] for i in created]
         self._recorder.state_changes(context, created, first, versions, PartitionState.ONLINE, self._cause)
-        context.put_states(created, first, versions)
-        for partition in created:
-            self._batch.add_leader_and_isr(context, partition, writes[partition].recipients, is_new=True)
-        self._written.update(created)
-        context.move_partitions(created, PartitionState.ONLINE)
+
+        def enter(partitions: Sequence[PartitionIndex]) -> None:
+            context.put_states(partitions, [states[i] for i in partitions], [ours[i] for i in partitions])
+            for partition in partitions:
+                self._batch.add_leader_and_isr(context, partition, writes[partition].recipients, is_new=True)
+            self._written.update(partitions)
+            context.move_partitions(partitions, PartitionState.ONLINE)
+
+        for_all(context, created, enter)
         for partition, (state, version) in foreign.items():
             context.put_state(partition, state, version)
         context.move_partitions(list(foreign), PartitionState.OFFLINE)
@@ -288,16 +304,21 @@ class StepRunner:
             if isinstance(state, ZNodeError):
                 self._recorder.znode_skipped(state)
             elif state is not None:
-                context.put_state(partition, state, version)
+                with concerning_topic(context.topic_of(partition)):
+                    context.put_state(partition, state, version)
                 refreshed.append(partition)
         self._batch.add_metadata(context, None, refreshed)
         await self._send_batch(Send.NOW)
 
     # --- replicas and requests ---
 
+    def _move_partitions(self, partitions: Sequence[PartitionIndex], to: PartitionState) -> None:
+        refused = for_all(self._context, partitions, lambda some: self._context.move_partitions(some, to))
+        self._recorder.refused_partitions(self._context, refused, to)
+
     async def _move_replicas(self, replicas: ReplicasByBroker, to: ReplicaState) -> None:
         for broker, partitions in replicas.items():
-            refused = self._context.replicas.move(broker, partitions, to)
+            refused = for_all(self._context, partitions, partial(self._context.replicas.move, broker, to=to))
             self._recorder.refused_replicas(self._context, broker, refused, to)
             await asyncio.sleep(0)
 
@@ -311,7 +332,8 @@ class StepRunner:
         await self._move_replicas(step.replicas, ReplicaState.NEW)
         for broker, partitions in step.replicas.items():
             for partition in partitions:
-                self._batch.add_leader_and_isr(self._context, partition, (broker,), is_new=True)
+                with concerning_topic(self._context.topic_of(partition)):
+                    self._batch.add_leader_and_isr(self._context, partition, (broker,), is_new=True)
             await asyncio.sleep(0)
         await self._send_batch(Send.NOW)
 
@@ -347,7 +369,11 @@ class StepRunner:
             self._recorder.decision("assignment-not-written", self._cause, detail=f"{topic}: {reason}")
         for i, assignment in step.assignments.items():
             if context.topic_of(i) not in failed:
-                context.replace_assignment(i, assignment)
+                self._replace_assignment(i, assignment)
+
+    def _replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
+        with concerning_topic(self._context.topic_of(partition)):
+            self._context.replace_assignment(partition, assignment)
 
     async def _read_unclean_election(self, step: ReadUncleanElection) -> None:
         paths = unclean_election.config_paths(self._me, step.topics)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import reassignment
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import AlterReassignments, ListReassignments
 from klamm.controller.handlers.services import TermServices
@@ -131,9 +132,12 @@ class ReassignmentEvents:
             if node is None:
                 continue
             try:
-                view.put_state(partition, partition_state.decode(path, node.data), node.stat.version)
+                state = partition_state.decode(path, node.data)
             except ZNodeError as error:
                 self._recorder.znode_skipped(error)
+                continue
+            with concerning_topic(view.topic_of(partition)):
+                view.put_state(partition, state, node.stat.version)
 
     async def _entries(self) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
         """None if there is no znode, or if it cannot be read: then it stays until an operator repairs it."""
