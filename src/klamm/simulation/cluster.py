@@ -217,9 +217,9 @@ class SimulatedCluster:
 
     def _on_write(self, kind: str, path: str, session: int) -> None:
         self.checker.on_write(kind, path, session)
-        if kind == "delete" and path.startswith(f"{broker_id.PARENT}/"):
+        if kind == "delete" and (path == controller_znode.PATH or path.startswith(f"{broker_id.PARENT}/")):
             for process in self.processes:
-                if process.broker is not None and path == broker_id.path(process.id):
+                if process.broker is not None and path in (controller_znode.PATH, broker_id.path(process.id)):
                     # Pending requests to it are dropped, and with them the deletion of topics.
                     cached = {name.topic for name in process.broker.metadata.partitions}
                     self._deletions_missed |= {t for t in cached if topic_znode.path(t) not in self.tree.nodes}
