@@ -17,7 +17,9 @@ Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run; the figures are
 @bench_app.command()
 def controller(
     partitions: Annotated[int, typer.Option(min=1, help="Partitions in the cluster.")] = 100_000,
-    brokers: Annotated[int, typer.Option(min=3, help="Stub brokers, which answer every control request at once.")] = 5,
+    brokers: Annotated[
+        int, typer.Option(min=3, help="Number of stub brokers, which answer every control request at once.")
+    ] = 5,
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
     rounds: Rounds = 3,
     against: Annotated[
@@ -69,7 +71,7 @@ def zookeeper(
     rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
-    """Time gets, fenced sets and watches of klamm's ZooKeeper client and of kazoo's on a real server."""
+    """Time gets, fenced sets and watches with klamm's ZooKeeper client and with kazoo on a real server."""
     from klamm.bench.zookeeper import bench
 
     with clear_errors():
@@ -89,7 +91,7 @@ def zookeeper(
 @bench_app.command()
 def failover(
     partitions: Annotated[
-        int, typer.Option(min=1, help="Partitions that the killed broker leads; it follows as many more.")
+        int, typer.Option(min=1, help="Partitions that the killed broker leads; it also follows as many others.")
     ] = 1_000,
     rounds: Rounds = 3,
     zookeeper: Annotated[

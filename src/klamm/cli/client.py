@@ -1,4 +1,4 @@
-"""The admin client of all commands: kafka-python's, with timeouts that a person is willing to wait for."""
+"""The admin client of all commands: kafka-python's, with timeouts short enough for interactive use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""klamm controller: show, move and prefer the controller, and its history. klamm deletions: what deletions wait for."""
+"""klamm controller: show, move or prefer the controller, print its history. klamm deletions: what each waits for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, f
 
 T = TypeVar("T")
 
-controller_app = typer.Typer(help="Show and move the active controller.", no_args_is_help=True)
-candidates_app = typer.Typer(help="Brokers that are preferred as controller.", no_args_is_help=True)
+controller_app = typer.Typer(help="Show or move the controller, and prefer brokers for it.", no_args_is_help=True)
+candidates_app = typer.Typer(
+    help="List, add and remove brokers that are preferred as controller.", no_args_is_help=True
+)
 controller_app.add_typer(candidates_app, name="candidates")
 
 EVENTS_FILE = "state-change.json"
@@ -103,7 +105,7 @@ def move(
     timeout: Annotated[float, typer.Option(help="Seconds to wait until the broker has taken over.", min=0.1)] = 15.0,
     json: Json = False,
 ) -> None:
-    """Make a klamm broker the controller, without a gap, whichever broker is controller now."""
+    """Make a klamm broker the controller in one step, whichever broker is controller now."""
     from klamm.server.controller_requests import move_controller
 
     result = _ask(move_controller(zookeeper, broker, timeout))
@@ -135,7 +137,7 @@ def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
 
 @candidates_app.command("add")
 def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Add a broker to the candidates. It takes over from a controller that is not a candidate after a settle time."""
+    """Add a candidate. After a settle time it takes over from a controller that is not a candidate."""
     from klamm.server import controller_requests
 
     added = _ask(controller_requests.add_candidate(zookeeper, broker))

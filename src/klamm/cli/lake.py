@@ -1,6 +1,6 @@
 """klamm lake: ingest topics into Delta tables exactly once, and audit the result.
 
-PySpark is imported only when a command runs, so the base install has the commands and says what to install.
+PySpark is imported only when a command runs, so the commands exist without it and say what to install.
 Exit codes: 0 done or clean, 1 failed or with findings, 2 wrong usage.
 """
 
@@ -89,18 +89,21 @@ def ingest(
     bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT of a broker.")],
     topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
     lake: Annotated[
-        str, typer.Option(help="Directory of the lake. Each topic has its table in a directory of its name.")
+        str,
+        typer.Option(help="Directory of the lake. The table of a topic is in the subdirectory with the topic's name."),
     ],
     trigger: Annotated[
         str,
         typer.Option(help="available-now ingests what is there and exits. 10s keeps running, with a batch every 10 s."),
     ] = "available-now",
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Most offsets in one batch.")] = 1_000_000,
+    max_offsets_per_trigger: Annotated[
+        int, typer.Option(min=1, help="Largest number of offsets in one batch.")
+    ] = 1_000_000,
     name: Annotated[str, typer.Option(help="Name of the ingest. A table belongs to one ingest.")] = "main",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Ingest topics into Delta tables, exactly once. It may be killed at any moment and started again."""
+    """Ingest topics into Delta tables, exactly once. You can kill it at any moment and start it again."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise typer.BadParameter(f"{name!r}: use letters, digits, dots, dashes and underscores", param_hint="--name")
     names, interval, servers = _parse_topics(topics), _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
@@ -130,12 +133,12 @@ def audit(
     lake: Annotated[str, typer.Option(help="Directory of the lake.")],
     topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
     bootstrap_server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a broker, which knows why offsets may be missing.")
+        str | None, typer.Option(help="HOST:PORT of a broker, to find out why offsets are missing.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check that each offset is in the table exactly once or has a known reason to be missing. Exit 1 if not."""
+    """Check that each offset is in the table exactly once, or is missing for a known reason. Exit 1 if not."""
     names, directory = _parse_topics(topics), _parse_lake(lake)
     servers = _parse_bootstrap(bootstrap_server) if bootstrap_server else None
 

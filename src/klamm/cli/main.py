@@ -1,6 +1,6 @@
 """The entry point of the klamm command: it starts a broker without Typer and leaves every other command to Typer.
 
-The cluster misses a broker while it restarts. Imports take a good part of a start, and Typer is the largest of them.
+The cluster lacks a broker while it restarts. Imports take much of that time, and Typer is the largest of them.
 So this module parses a plain `klamm broker` call itself and leaves requests for help and usage errors to Typer.
 """
 

@@ -15,7 +15,7 @@ from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, TopicName, clea
 def produce(
     topic: TopicName,
     key_separator: Annotated[
-        str, typer.Option(help="Text between key and value. Without it records have no key.")
+        str, typer.Option(help="Text between key and value. Without this option, records have no key.")
     ] = "",
     partition: Annotated[int | None, typer.Option(min=0, help="Send to this partition.")] = None,
     acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
@@ -51,11 +51,13 @@ def consume(
     partition: Annotated[int | None, typer.Option(min=0, help="Read only this partition.")] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
     max_messages: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
-    timeout_ms: Annotated[int | None, typer.Option(min=1, help="Stop after this long without a record.")] = None,
+    timeout_ms: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many milliseconds without a record.")
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Print one record per line: its value, or with --json an object."""
+    """Print one record per line: its value, or a JSON object with --json."""
     from kafka import KafkaConsumer, TopicPartition
 
     with clear_errors(bootstrap):

@@ -1,4 +1,4 @@
-"""Output and exit codes of all commands: plain text or one JSON document; 0 done, 1 refused or failed, 2 usage."""
+"""Output and exit codes of all commands: text or one JSON document; 0 done, 1 refused or failed, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fail(message: str) -> NoReturn:
 
 @contextmanager
 def clear_errors(bootstrap: str = "") -> Iterator[None]:
-    """Print errors that a user can act on as one line; leave the traceback of a bug."""
+    """Print errors that a user can act on as one line; print a traceback only for a bug."""
     try:
         yield
     except KlammError as error:
@@ -59,7 +59,7 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns without a frame, for people, cut and awk."""
+    """Aligned columns without a frame, easy to read and to process with cut and awk."""
     from rich.console import Console
     from rich.table import Table
 

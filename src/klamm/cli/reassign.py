@@ -25,7 +25,7 @@ Plan = Annotated[Path, typer.Argument(help=f"File with the plan, as Kafka's own 
 
 @reassign_app.command()
 def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Start all moves of a plan, or none if one is impossible. `status` shows the progress."""
+    """Start all moves of a plan, or none if any is impossible. `status` shows the progress."""
     moves = _read(plan)
     with admin(bootstrap) as client:
         wrong = _problems(client, moves)
@@ -37,7 +37,7 @@ def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = F
 
 @reassign_app.command()
 def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Cancel those moves of a plan that are still running."""
+    """Cancel the moves of a plan that are still running."""
     moves = _read(plan)
     with admin(bootstrap) as client:
         _alter(client, dict.fromkeys(moves), json, "cancelled")

@@ -1,4 +1,4 @@
-"""klamm up, broker and zookeeper: the commands that run servers. They import them late, so that clients start fast."""
+"""klamm up, broker and zookeeper run servers. They import them late, so that other commands start fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def up(
         ),
     ] = "",
     data: Annotated[
-        Path | None, typer.Option(help="Directory for the data. Without it the data is removed at the end.")
+        Path | None, typer.Option(help="Directory for the data. Without this option, the data is removed at the end.")
     ] = None,
     port: Annotated[
         int,

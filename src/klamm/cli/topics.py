@@ -57,7 +57,7 @@ def grow(
     json: Json = False,
 ) -> None:
     """Add partitions to a topic. Keys may then map to other partitions than before."""
-    _refuse_internal(name, "grown: groups and transactions are found by the number of its partitions")
+    _refuse_internal(name, "grown: the number of its partitions determines where groups and transactions are found")
     with admin(bootstrap) as client:
         (answer,) = client.create_partitions({name: partitions}, raise_errors=False).results
     _refuse_if_error(answer.to_dict(), f"topic {name} was not grown")
