@@ -1,9 +1,9 @@
-"""Broker processes: klamm's own and, in tests, Apache Kafka's have the same methods, so any mix of them is a cluster.
+"""Broker processes: klamm's own and, in tests, Apache Kafka's. They have the same methods, so a cluster can mix them.
 
 A broker is a properties file, a directory and a process. It keeps its ports when it restarts, because clients look for
 it where it was, and the kernel ends it with its owner (`klamm.zookeeper.server.child`).
 
-Each broker has two listeners: CLIENT for everyone, and INTERNAL, the only one on which it accepts control requests
+Each broker has two listeners: CLIENT for clients, and INTERNAL, the only one on which it accepts control requests
 (design D6). Both kinds use the same listener names, because a JVM controller looks up each broker's endpoint by the
 name of its own inter-broker listener and cannot reach a broker that names it differently.
 """

@@ -91,7 +91,7 @@ class BrokerServer:
             await data.enter_async_context(logs.running())
             await data.enter_async_context(broker.running())
             for listener in listeners:
-                data.push_async_callback(listener.close)  # what stops first
+                data.push_async_callback(listener.close)  # runs first when stopping
             monitor = LoopMonitor(self._ports.clock, self.id, events, self.metrics)
             _own_task(data, asyncio.create_task(monitor.run(), name="loop-monitor"))
             await control.enter_async_context(controller.running())
@@ -141,7 +141,7 @@ class BrokerServer:
             try:
                 await zk.create(path, cluster_id_znode.encode(cluster_id_znode.generate(self._ports.random)))
             except NodeExists:
-                pass  # another broker of a new cluster was faster
+                pass  # another broker of a new cluster created it first
         return cluster_id_znode.decode(path, (await zk.get(path)).data)
 
     async def _open_logs(self, stack: AsyncExitStack, cluster_id: str) -> LogManager:

@@ -1,8 +1,9 @@
-"""Requests of an operator about the controller, written to ZooKeeper, where every klamm broker watches them: which
-brokers are preferred, and which one takes over now.
+"""An operator's requests about the controller: which brokers are preferred, and which one takes over now. They are
+written to ZooKeeper, where every klamm broker watches them.
 
 A move is an ephemeral znode (`znodes.controller_move`). The broker that it names takes over in one transaction, whether
-the current controller is klamm or Apache Kafka. The operator waits for it; the znode ends with the session anyway.
+the current controller is klamm or Apache Kafka. The command waits for that; in any case the znode disappears with the
+command's session.
 """
 
 from __future__ import annotations

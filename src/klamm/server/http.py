@@ -3,7 +3,7 @@
 Starlette runs on uvicorn in the broker's own event loop, without uvicorn's signal handlers, because `runtime` handles
 signals. These packages and Prometheus' client take a quarter of a second to import. A thread imports them when the
 broker already answers, so that neither a cold start nor an election waits for them. The port is bound early, so that an
-address in use stops the start with a clear message.
+address in use makes the start fail with a clear message.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ METADATA_VERSION = 7
 
 Properties = Mapping[str, str]
 OWN_DIRECTORY = "{directory}"
-"""Stands in a property for the directory of the broker that gets it."""
+"""A placeholder in a property for the directory of the broker that gets it."""
 ON_ONE_MACHINE = {
     # A controller that does not answer here is gone, not slow, so a broker that stops need not wait long for it.
     "controlled.shutdown.retry.backoff.ms": "200",
@@ -87,14 +87,14 @@ class LocalCluster:
         return broker
 
     async def _start_all(self) -> None:
-        # Together, because one after the other takes as many times as long.
+        # Start all at the same time, because one after another would take several times as long.
         results = await asyncio.gather(*(broker.start() for broker in self.brokers.values()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def _stop_all(self) -> None:
-        """Stop all at once, because in a cluster that ends leadership has nowhere to go."""
+        """Stop all at once, because no broker would be left to take over the leaderships."""
         for broker in reversed(self.brokers.values()):
             if broker.alive:
                 broker.signal(signal.SIGTERM)

@@ -1,8 +1,9 @@
 """The registration of this broker, and what to do when its id or an address is already registered.
 
-- The same id with the same endpoints belongs to an earlier process of this broker that was killed within its session.
-  Log it and wait until ZooKeeper ends that session, for at most the session timeout and two seconds.
-- The same id with other endpoints, or one of the addresses under another id, is a configuration error. Stop the start.
+- The same id with the same endpoints belongs to an earlier process of this broker, which was killed and whose session
+  is still alive. Log it and wait until ZooKeeper ends that session, for at most the session timeout and two seconds.
+- The same id with other endpoints, or one of the addresses under another id, is a configuration error, and the broker
+  does not start.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Registration:
             try:
                 other = broker_id.decode(path, node.data)
             except ZNodeError:
-                continue  # the controller reports it; it holds no address
+                continue  # the controller reports it; there is no address to compare
             for endpoint in other.endpoints:
                 if (endpoint.host, endpoint.port) in ours:
                     raise ConfigError(

@@ -19,8 +19,8 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 
 GC_THRESHOLD: Final = 10_000
-"""New objects, less those freed, before the garbage collector looks at the young ones. Python's default of 700 suits
-scripts: a server creates that many for every large request and finds no garbage in them."""
+"""Number of new objects, minus freed ones, after which the garbage collector scans the young generation. Python's
+default of 700 suits scripts: a server creates that many for every large request and finds no garbage in them."""
 
 
 def real_ports(disk_workers: int = 4) -> Ports:
@@ -35,7 +35,7 @@ def run(main: Coroutine[Any, Any, int]) -> None:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets. A second signal meets the default handler and ends the process at once."""
+    """An event that SIGTERM or SIGINT sets. A second signal ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""A server as a child process: started, awaited until it prints that it is ready, stopped or killed.
+"""A server as a child process: starts it, waits until it prints that it is ready, stops or kills it.
 
 It never outlives its owner (`klamm.zookeeper.server.child`).
 """
@@ -29,7 +29,8 @@ class ServerNotStarted(KlammError):
 
 
 class ServerProcess(ABC):
-    """Can be started again after it ended. Its output is appended to one file, in whose directory it runs."""
+    """Can be started again after it has ended. It runs in the directory of its log file, to which it appends its
+    output."""
 
     ready = READY
     """The line that it prints once it serves; the first group is what `start` returns."""
