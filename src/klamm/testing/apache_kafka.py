@@ -1,4 +1,4 @@
-"""Apache Kafka beside klamm: its brokers, its tools, and clusters of any mix of brokers.
+"""Apache Kafka in klamm's tests: its brokers, its tools, and clusters that mix both kinds of brokers.
 
     brokers = [ApacheKafkaBroker("2.5.1", 1, zookeeper, path / "1"), KlammBroker(2, zookeeper, path / "2")]
     async with MixedCluster(brokers).running() as cluster:
@@ -124,7 +124,7 @@ async def run_tool(
 ) -> ToolResult:
     """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) until it ends.
 
-    Some of them exit with code 0 although they failed, so the caller checks the output. Use `check=False` for a tool
+    Some of them exit with code 0 even if they fail, so the caller must check the output. Use `check=False` for a tool
     that should fail.
     """
     with tempfile.TemporaryDirectory(prefix="klamm-tool-") as directory:
@@ -179,7 +179,7 @@ class MixedCluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MixedCluster]:
-        """At the end the brokers are killed, because a controlled shutdown takes seconds and finds no new leaders."""
+        """Kills the brokers at the end: a controlled shutdown takes seconds, and no leadership has to survive."""
         try:
             await self.start()
             yield self

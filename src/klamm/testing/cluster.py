@@ -1,4 +1,4 @@
-"""A real cluster for tests: real processes, real elections, kill -9 at will.
+"""A real cluster for tests: real processes, real elections, and kill -9 at any time.
 
 The methods are plain functions that any test can call, synchronous or not: a separate thread runs the event loop that
 owns the broker processes.
@@ -175,7 +175,7 @@ def running_cluster(
     http: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[KlammCluster]:
-    """A cluster for the length of a `with`. The fixture is this with pytest's temporary directory."""
+    """A cluster for the length of a `with`. The fixture uses this with pytest's temporary directory."""
     local = LocalCluster(directory, brokers=brokers, zookeeper=zookeeper, http=http, properties=properties)
     loop = asyncio.new_event_loop()
     up, down = threading.Event(), asyncio.Event()

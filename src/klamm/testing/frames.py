@@ -37,7 +37,7 @@ class FuzzFrame(NamedTuple):
 
     @property
     def is_aligned(self) -> bool:
-        """Its size field is right, so the bytes after it are read as the next frame."""
+        """Whether its size field is right, so that a broker reads the bytes after it as the next frame."""
         return len(self.data) >= BODY and _I32.unpack_from(self.data)[0] == len(self.data) - 4
 
     @property

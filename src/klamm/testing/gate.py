@@ -1,4 +1,4 @@
-"""A gate in front of a listener: while open it forwards; when shut it cuts its connections and refuses new ones.
+"""A gate in front of a listener: while open, it forwards; when shut, it cuts its connections and refuses new ones.
 
 A broker behind a shut gate looks dead, although it lives, reaches all other processes and keeps its ZooKeeper session.
 Fast fail-over must survive that. A separate thread runs the gate, so that any test can use it.

@@ -1,10 +1,10 @@
-"""Compares what a producer had acknowledged with what a consumer then reads: nothing acknowledged may be lost.
+"""Compares the records that brokers acknowledged with those that a consumer then reads: none may be lost.
 
 Each record carries its number within its partition. After the faults all records are read back: every acknowledged
 record must be there once, at the acknowledged offset, and within a partition numbers must rise with offsets. A record
-whose send failed may be there or not, because its outcome is unknown. librdkafka may acknowledge a record without an
-offset, when the answer got lost and it concludes that the record was written; such a record must be there once,
-at any offset.
+whose send failed may be there or not, because its outcome is unknown. librdkafka may report a record as acknowledged
+without an offset, if the answer was lost and it concludes that the record was written; such a record must be there
+once, at any offset.
 """
 
 from __future__ import annotations

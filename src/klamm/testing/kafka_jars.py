@@ -1,4 +1,4 @@
-"""Apache Kafka's jars in a cache outside the repository, fetched once by Maven, or else by the Ivy that PySpark ships.
+"""Apache Kafka's jars in a cache outside the repository. Maven fetches them once, or else the Ivy that PySpark ships.
 
 `python -m klamm.testing.kafka_jars` fetches all versions that the tests use, so that no test waits for the network. A
 version's directory is renamed into place as a whole: if it exists, it is complete.
@@ -54,7 +54,7 @@ def kafka_jars(version: str) -> Path:
             try:
                 fetched.rename(target)
             except OSError:
-                if not target.is_dir():  # else another process was faster, with the same content
+                if not target.is_dir():  # else another process has fetched the same jars in the meantime
                     raise
     return target
 

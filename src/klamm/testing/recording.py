@@ -1,8 +1,8 @@
 """Stub brokers that record every control request and answer it like a broker that obeys.
 
-They hold no replicas, so tests see only what a controller decides, commits and sends. A test script does the rest, for
-example writes ISR changes as a leader would. They register in ZooKeeper like real brokers. A *life* is the number of a
-registration: it makes two clusters comparable, while their broker epochs (czxids) differ.
+They hold no replicas, so tests see only what a controller decides, commits and sends. The test does the rest; for
+example, it writes ISR changes as a leader would. They register in ZooKeeper like real brokers. A *life* is the number
+of a registration: unlike broker epochs (czxids), lives can be compared between two clusters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordingBroker(StubBroker):
         return self._lives[-1]
 
     def life(self, epoch: int) -> int:
-        """1 for its first registration, 2 for the second; an unknown epoch is returned as it is."""
+        """1 for the first registration, 2 for the second; returns an unknown epoch unchanged."""
         return self._lives.index(epoch) + 1 if epoch in self._lives else epoch
 
     async def register(self) -> None:

@@ -1,7 +1,7 @@
 """A relay in front of a server that can fail like the network between two processes.
 
-It forwards bytes in both directions between its own port and the server's. It can be silent without closing anything;
-when shut, it cuts its connections and refuses new ones. A subclass that reads along or delays bytes overrides `ways`.
+It forwards bytes in both directions between its own port and the server's. It can fall silent without closing anything;
+when shut, it cuts its connections and refuses new ones. A subclass that inspects or delays the bytes overrides `ways`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Relay:
                 see(data)
             target.writer.write(data)
             await target.writer.drain()
-        await self._may_pass.wait()  # while silent, pass on no end either
+        await self._may_pass.wait()  # while silent, do not pass on the end of the stream either
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -92,11 +92,11 @@ class Relay:
         ends = [End(reader, writer)]
         try:
             ends.append(End(*await asyncio.open_connection(HOST, self._target_port)))
-            if self._server is not None:  # it was not shut meanwhile
+            if self._server is not None:  # it has not been shut in the meantime
                 await self._pass_on(*ends)
         except OSError:
             pass  # the server is not there: cut the client's connection
-        finally:  # also for a connection that came during the shutdown and is cancelled with the loop
+        finally:  # also for a connection that arrived during the shutdown and is cancelled with the loop
             for end in ends:
                 end.writer.transport.abort()
         await asyncio.gather(*(end.writer.wait_closed() for end in ends), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Waiting for what another process does: it can only be asked again and again, and a failed wait says what was missing.
+"""Waits for something that another process does, by polling. A wait that fails says what was missing.
 
 `what` may be a function, for a message that describes the state at the end of the wait.
 """

@@ -1,9 +1,9 @@
 """ZooKeeper in the test's own process: the real client's operations on the real server, without sockets and timers.
 
-Sessions share an `InMemoryTree`; an `InMemoryZooKeeper` is one session and implements `klamm.model.ports.ZooKeeper`.
-The next turn of the loop answers a request, after the events that precede its reply. A session lasts until the test
-expires it. Tests can write as another client, change a node just before a write, lose answers, and read every write as
-text.
+Sessions share an `InMemoryTree`; an `InMemoryZooKeeper` is one session and implements `klamm.model.ports.ZooKeeper`. A
+request is answered in the next turn of the loop, after the events that precede its reply. A session lasts until the
+test expires it. Tests can write as another client, change a node just before a write, lose answers, and read every
+write as text.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class InMemoryTree:
 
 
 class _Sink:
-    """The server's way to one client."""
+    """Carries the server's frames to one client."""
 
     def __init__(self, send: Callable[[list[bytes]], None]) -> None:
         self.send = send
 
     def close(self) -> None:
-        """The server ends the connection: only `expire` makes it do so."""
+        """The server ends the connection, which only `expire` causes."""
 
 
 class InMemoryZooKeeper(BulkOperations):
@@ -123,7 +123,7 @@ class InMemoryZooKeeper(BulkOperations):
         self.before_write: Callable[[], None] | None = None
         """Called once, just before the next write is applied: another client's write that comes first."""
         self.lose_answers: list[Lost] = []
-        """The answers to the next writes are lost, one each."""
+        """How each of the next writes loses its answer, one entry per write."""
         self.expired = False
         self._in_flight: deque[PendingRequest] = deque()
         self._inbox: list[bytes] = []
