@@ -1,7 +1,7 @@
-"""Who was controller, since when and why, from the events that klamm brokers write to state-change.json.
+"""Which broker was controller, since when and why, from the events that klamm brokers write to state-change.json.
 
-A term begins with `controller-elected` and ends with `controller-resigned` of the same epoch, or at the latest when the
-next one begins. Epochs without an event belong to other brokers: they are listed as unknown, not left out.
+A term begins with `controller-elected` and ends with `controller-resigned` of the same epoch, or when the next term
+begins. Epochs without an event belong to other brokers: they are listed as unknown, not left out.
 
 >>> lines = [b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
 ...          b'"event":"controller-elected","cause":"/controller was free"}']

@@ -1,4 +1,4 @@
-"""What a topic marked for deletion waits for, as far as ZooKeeper shows, whichever broker is the controller.
+"""What a topic marked for deletion waits for, as far as ZooKeeper shows.
 
 A klamm controller knows more (failed log directories, failed attempts) and records it in its events. This is the view
 from outside, which also works while a JVM broker is the controller.

@@ -107,7 +107,7 @@ def _place_over_racks(
         candidate = 0
         while len(replicas) < replication_factor:
             broker = brokers[_follower(first, shift * rack_count, candidate, count)]
-            candidate += 1  # counts on across replicas: no broker is tried twice in a round
+            candidate += 1  # keeps counting across replicas, so that no broker is tried twice in a round
             crowds_rack = broker.rack in racks and len(racks) < rack_count
             if crowds_rack or broker.id in replicas:
                 continue
@@ -128,5 +128,6 @@ def rack_alternated(by_id: Sequence[PlacementBroker]) -> list[PlacementBroker]:
 
 
 def _follower(first: int, shift: int, index: int, count: int) -> int:
-    """Position of a follower: never the leader's, hence modulo count - 1, counted from the leader's neighbour."""
+    """Position of a follower, counted from the leader's neighbour modulo count - 1, so that it is never the
+    leader's."""
     return (first + 1 + (shift + index) % (count - 1)) % count

@@ -9,7 +9,7 @@ from klamm.model.requests import RequestContext
 
 class Quotas(Protocol):
     def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
-        """Record the use, and return for how many milliseconds to mute the client after the answer."""
+        """Record the usage, and return for how many milliseconds to mute the client after the answer."""
 
 
 class Unlimited:

@@ -1,9 +1,9 @@
-"""Measures how long the event loop is held. Everything in a broker shares the loop, even ZooKeeper's heartbeat
-(design D1).
+"""Measures how long callbacks block ("hold") the event loop, which everything in a broker shares, even ZooKeeper's
+heartbeat (design D1).
 
-A task sleeps for a few milliseconds at a time. If it wakes late, a callback held the loop, or other processes held the
-machine. The CPU time of the thread tells these apart. Each hold above the limit becomes an event with both figures; the
-longest of each are gauges.
+A task sleeps for a few milliseconds at a time. If it wakes late, either a callback held the loop or other processes
+used the machine. The CPU time of the thread tells these apart. Each hold above the limit becomes an event with both
+figures; the longest of each are gauges.
 """
 
 from __future__ import annotations

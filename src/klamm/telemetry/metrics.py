@@ -97,8 +97,8 @@ class MetricsRegistry:
         return timer
 
     def read(self, group: str, type: str, name: str, value: Callable[[], float], **tags: str) -> None:
-        """A value that is read at each scrape, so it must be cheap. The ending of its name decides whether it is a
-        counter."""
+        """Register a value that is read at each scrape, so it must be cheap. The ending of its name decides whether it
+        is a counter."""
         self._metrics[_name(group, type, name, tags)] = value
 
     def remove(self, group: str, type: str, name: str, **tags: str) -> None:

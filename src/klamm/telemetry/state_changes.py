@@ -1,6 +1,6 @@
 """The state-change writer (design D10): writes events to two files, in bulk and off the critical path.
 
-`state-change.log` has one line per partition in the format of Kafka's own log, for people who know it.
+`state-change.log` has one line per partition in the format of Kafka's own log.
 `state-change.json` has one JSON object per line, with schema version `v`, for programs. A decision hands over tuples or
 columns. One task formats and writes them in slices, so 60,000 changes never hold the loop. For the first second it
 works only while the loop is idle, so a broker's death is handled first and recorded afterwards. The buffer is bounded:
@@ -32,7 +32,7 @@ BUFFER_RECORDS_MAX: Final = 2_000_000
 SLICE_RECORDS: Final = 1_000
 """Records formatted in one turn of the loop, in about 2 ms."""
 GIVE_WAY_SECONDS: Final = 1.0
-"""How long the writer waits for an idle loop: its records are in the past, the loop's other work is not."""
+"""How long the writer waits for an idle loop, because the loop's other work is more urgent than its records."""
 BUSY_SECONDS: Final = 0.001
 """The loop is busy if a turn takes longer."""
 LOOK_AGAIN_SECONDS: Final = 0.01
@@ -59,7 +59,7 @@ class _Shape(NamedTuple):
 
 def formatted(records: Iterable[EventRecord]) -> Text:
     """Lines for both files. Tens of thousands of changes differ in little but topic, partition and version, so the text
-    around those is made once per slice. Made for each change, it took a third of the time to handle a broker's
+    around those is made once per slice. Making it for each change took a third of the time to handle a broker's
     death."""
     shapes: dict[tuple[object, ...], _Shape] = {}
     lines: list[str] = []
