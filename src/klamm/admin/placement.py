@@ -128,6 +128,5 @@ def rack_alternated(by_id: Sequence[PlacementBroker]) -> list[PlacementBroker]:
 
 
 def _follower(first: int, shift: int, index: int, count: int) -> int:
-    """Position of a follower, counted from the leader's neighbour modulo count - 1, so that it is never the
-    leader's."""
+    """Position of a follower: never the leader's, because it counts from the leader's neighbour, modulo count - 1."""
     return (first + 1 + (shift + index) % (count - 1)) % count

@@ -29,8 +29,7 @@ class ServerNotStarted(KlammError):
 
 
 class ServerProcess(ABC):
-    """Can be started again after it has ended. It runs in the directory of its log file, to which it appends its
-    output."""
+    """Can be started again after it has ended. It appends its output to `log` and runs in that directory."""
 
     ready = READY
     """The line that it prints once it serves; the first group is what `start` returns."""
