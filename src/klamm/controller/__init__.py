@@ -1,1 +1,1 @@
-"""The controller: who it is (election), what it knows (context), what it decides, and how that is carried out."""
+"""The controller: which broker it is (election), what it knows (context), what it decides, and how it acts on that."""

@@ -3,13 +3,13 @@
 Every broker has one; most of the time it only watches. Everything it does happens on the one event queue:
 
 - *Reconsider*, whenever something about the election changed: read /controller and /controller_epoch (see
-  `controller_election`). The active controller resigns if /controller is no longer its own or its fence is broken. The
-  others decide who should be controller (see `succession`), and stand, take over, wait or do nothing.
+  `controller_election`). The active controller resigns if it no longer owns /controller or its fence is broken. Any
+  other broker decides which one should be controller (see `succession`), and stands, takes over, waits or does nothing.
 - *Fail over*: see `term`. If this or any later event fails unexpectedly because of one znode, that znode is quarantined
-  and a new term loads without it. Otherwise the controller resigns, deletes /controller, fenced, and stands again after
-  1, 2, 4 ... 30 s (design D14). The process lives on as a broker.
+  and a new term loads without it. Otherwise the controller resigns, deletes /controller (fenced), and stands again
+  after 1, 2, 4 ... 30 s (design D14). The process goes on as a broker.
 - *Resign*: drop the term with everything it holds. Watches that fire later find no active controller.
-- *Expire*: the queue is emptied and the resignation done before the client opens a new session; then the broker
+- *Expire*: the queue is emptied and the controller resigns before the client opens a new session; then the broker
   registers again and the controller stands again.
 """
 
@@ -178,7 +178,7 @@ class Controller(ControllerCalls):
 
     async def _stop(self) -> None:
         """Resign and delete /controller: the session may outlive the controller, and a node whose owner does not act is
-        worse than none. Only for a limited time: a stop must not hang on a ZooKeeper that is gone."""
+        worse than none. The time is limited, so that a stop does not hang when ZooKeeper is gone."""
         term = self._term
         await self._resign("stopped")
         if term is not None and self._may_act():
@@ -283,7 +283,7 @@ class Controller(ControllerCalls):
         else:
             won = await self._take_over(decision.czxid, decision.cause)
         if won is None:
-            return  # another broker was faster, and our watch on /controller has fired
+            return  # another broker won, and our watch on /controller has fired
         if decision.healing:
             self._meters.healed.mark()
             self._recorder.decision("controller-healed", decision.cause)
@@ -325,7 +325,7 @@ class Controller(ControllerCalls):
         self._failures = 0
 
     async def _read_election(self) -> tuple[Holder | None, Epoch | None]:
-        """Also sets the watches, and remembers who is controller."""
+        """Also sets the watches, and remembers which broker is controller."""
         holder, epoch = await self._election.read()
         self._active_controller_id = NO_BROKER if holder is None else holder.broker
         if self._running:
@@ -387,7 +387,7 @@ class Controller(ControllerCalls):
         later."""
         self._failures += 1
         pause = min(BACKOFF_MAX_S, 2.0 ** (self._failures - 1))
-        # A random bit longer, so that two controllers that fail alike do not alternate in step.
+        # Add a random time, so that two controllers that fail alike do not retry in lockstep.
         self._stand_again_at = self._clock.monotonic() + pause * (1 + self._random.random() / 10)
         self._recorder.decision("controller-failed", repr(event), detail=describe(error))
         term = self._term
@@ -397,7 +397,7 @@ class Controller(ControllerCalls):
         self._candidacy.failed(self._failures)
         self._queue.put_nowait(Reconsider())
 
-    # --- small things ---
+    # --- helpers ---
 
     async def _register_again(self) -> None:
         try:
@@ -420,7 +420,7 @@ class Controller(ControllerCalls):
         self._queue.put_nowait(Crashed(error))
 
     def _reconsider_at(self, due: float | None) -> None:
-        """There is one such timer; the last call counts."""
+        """There is only one such timer; a later call replaces it."""
         if self._reconsider_timer is not None:
             self._reconsider_timer.cancel()
             self._timers.discard(self._reconsider_timer)

@@ -34,8 +34,7 @@ class ControllerCalls:
     async def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """For each partition None if the request was accepted, else why not; a target of None cancels. Raises
-        KafkaError."""
+        """For each partition: None if accepted, else why not. A target of None cancels. Raises KafkaError."""
         reply: asyncio.Future[dict[TopicPartition, KafkaError | None]] = asyncio.get_running_loop().create_future()
         self._enqueue(AlterReassignments(targets, reply))
         return await reply

@@ -1,4 +1,4 @@
-"""What the controller is busy with, by Kafka's ControllerState."""
+"""What the controller is doing, in the terms of Kafka's ControllerState."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ TIMER_NAMES = {
     ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE: "TopicUncleanLeaderElectionEnableRateAndTimeMs",
     ControllerState.LIST_PARTITION_REASSIGNMENT: "ListPartitionReassignmentRateAndTimeMs",
 }
-"""Kafka's names; Idle and answers to UpdateMetadata have none. Dashboards also read the timers that no event of ours
-updates: these stay at zero."""
+"""Kafka's names; Idle and answers to UpdateMetadata have none. Dashboards also read timers that none of our events
+updates; those stay at zero."""

@@ -1,7 +1,7 @@
 """What can happen to a controller, as values: watches, broker responses and calls all become events of one queue.
 
 An event without a payload only says that something changed: its handler reads again, so a burst of watches costs one
-read, and a second event that waits is merged into the first. An event that has a caller answers it even when it is
+read, and an event that equals a waiting one is merged into it. An event that has a caller answers it even when it is
 dropped.
 """
 
@@ -85,7 +85,7 @@ class TakeOver(_Event):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerAndReelect(_Event):
-    """A new session: the broker's registration ended with the old one, and so may have /controller."""
+    """A new session: the broker's registration ended with the old one, and perhaps /controller did too."""
 
     state = ControllerState.CONTROLLER_CHANGE
 

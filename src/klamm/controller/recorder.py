@@ -1,6 +1,6 @@
-"""Records state changes and decisions with their cause, for people (design D10).
+"""Records state changes and decisions with their cause (design D10).
 
-Records are plain tuples handed to the sink, which formats them later and elsewhere. Refusals are also logged, a few by
+Records are plain tuples for the sink, which formats them later. Refusals are also logged, a few by
 name and all as a count: a line per partition would cost more than the election.
 """
 

@@ -1,7 +1,6 @@
 """The periodic tasks of an active controller, as a table: started at the end of a fail-over, stopped at resignation.
 
-All that an entry does is enqueue its event. An entry that is switched off stays in the table and says why, so that an
-operator sees it.
+An entry only enqueues its event. An entry that is off stays in the table and says why, for the operator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a controller reports about itself: statistics for people and tests, and the gauges under Kafka's names.
+"""What a controller reports about itself: statistics for operators and tests, and the gauges under Kafka's names.
 
 The gauges are computed when they are scraped. Without a term they are all zero.
 """

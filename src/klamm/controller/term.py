@@ -161,7 +161,7 @@ class Term:
         """Requests that wait are dropped: the next controller sends everything again."""
         self.schedule.stop()
         await self._channels.close()
-        self.context.clear()  # it is frozen, and to unfreeze it would take a full collection of 50 ms
+        self.context.clear()  # it is frozen, and unfreezing it would take a full collection of 50 ms
 
     def _has_pending(self) -> bool:
         return bool(self.context.deleting or self.context.reassigning or self.context.leaderless())

@@ -1,7 +1,7 @@
 """Which event a watch becomes, as a table of paths.
 
-All that a watch does is enqueue. Watches are one-shot, so the handler of the event reads the node again and thereby
-sets the next one. All reads use the same callable, so that the client keeps one watch per path.
+A watch only enqueues an event. Watches are one-shot, so the handler of the event reads the node again and so sets the
+next one. All reads use the same callable, so that the client keeps one watch per path.
 """
 
 from __future__ import annotations

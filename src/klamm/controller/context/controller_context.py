@@ -1,4 +1,4 @@
-"""What the controller knows, in columns (design D13): a partition is an int, its name and bytes exist at the border.
+"""What the controller knows, in columns (design D13): a partition is an int, and has a name only at the border.
 
 A cluster of 100,000 partitions has a few hundred distinct states and assignments, so those are interned tuples in
 lists; partition states are one bytearray, replica states one per broker (`replicas`). Only the consumer of the event
@@ -30,7 +30,7 @@ _LABELS = [state.label for state in PartitionState]
 
 
 class Counts(NamedTuple):
-    """The gauges of the active controller. All have Kafka's names except suspects, which Kafka does not know."""
+    """The gauges of the active controller. All have Kafka's names except `suspects`, which Kafka does not have."""
 
     topics: int = 0
     partitions: int = 0
@@ -44,8 +44,8 @@ class Counts(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns themselves, for loops over tens of thousands of partitions: a call per partition and column costs
-    more than the work. Read only, and only within one event."""
+    """The columns themselves, for loops over tens of thousands of partitions, where one call per partition and column
+    would cost more than the work. Read only, and only within one event."""
 
     topic: Sequence[str]
     number: Sequence[int]
@@ -61,10 +61,10 @@ class ControllerContext:
         """Registered brokers. Those that are shutting down are included, since they still receive requests."""
         self.shutting_down: set[BrokerId] = set()
         self.suspects: set[BrokerId] = set()
-        """Registered brokers that show every sign of being gone (see `suspicion`). They count as dead for everything.
+        """Registered brokers that are probably dead (see `suspicion`). Every decision treats them as dead.
         """
         self.offline_dirs: dict[BrokerId, set[PartitionIndex]] = {}
-        """Replicas that their broker reported to be on a failed log directory."""
+        """Replicas that their broker reported as being on a failed log directory."""
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
         self.unreadable: set[PartitionIndex] = set()
@@ -77,7 +77,7 @@ class ControllerContext:
         """Partitions whose assignment adds or removes replicas."""
 
         self.unclean_election: dict[str, UncleanElection] = {}
-        """For topics whose configuration was read because no member of their ISR was alive."""
+        """Only for topics whose configuration was read, because no member of their ISR was alive."""
 
         self._topics: dict[str, dict[int, PartitionIndex]] = {}
         self.topic_ids: dict[str, str] = {}
@@ -103,7 +103,7 @@ class ControllerContext:
 
     @property
     def live(self) -> frozenset[BrokerId]:
-        """Brokers that may lead: registered, not shutting down, not suspect. Ask once per decision."""
+        """Brokers that may lead: registered, not shutting down, not suspect. Call it once per decision."""
         return frozenset(self.brokers.keys() - self.shutting_down - self.suspects)
 
     def is_live(self, broker: BrokerId) -> bool:
@@ -164,11 +164,11 @@ class ControllerContext:
         return PartitionState(self._partition_state[partition])
 
     def partition_labels_of(self, partitions: Iterable[PartitionIndex]) -> list[str]:
-        """For state-change records, of which one decision may make 60,000."""
+        """For state-change records; one decision may make 60,000 of them."""
         return list(map(_LABELS.__getitem__, map(self._partition_state.__getitem__, partitions)))
 
     def shared_by(self, broker: BrokerId) -> tuple[list[PartitionIndex], list[PartitionIndex]]:
-        """Partitions that `broker` leads and follows, without those on no other broker and those being deleted."""
+        """Partitions that `broker` leads, and those that it follows. Not those on no other broker or being deleted."""
         led: list[PartitionIndex] = []
         followed: list[PartitionIndex] = []
         states, assigned, topics, deleting = self._state, self._assigned, self._topic, self.deleting
@@ -202,7 +202,7 @@ class ControllerContext:
         return sorted(i for i in self._leaderless if not self.is_leaving(i))
 
     def peculiar(self) -> set[PartitionIndex]:
-        """Partitions whose state and assignment do not say everything: a replica is on a failed log directory, or the
+        """Partitions for which more than state and assignment matters: a replica is on a failed log directory, or the
         topic is queued for deletion. Usually there are none."""
         found = set[PartitionIndex]().union(*self.offline_dirs.values())
         return found.union(*(self._topics.get(topic, {}).values() for topic in self.deleting))
@@ -215,8 +215,9 @@ class ControllerContext:
         return [i for i in partitions if column[i] == value], [i for i in partitions if column[i] != value]
 
     def is_leaving(self, partition: PartitionIndex) -> bool:
-        """Its topic is queued for deletion: no elections, no ISR changes. A partition that is being reassigned does not
-        count: its reassignment must complete first and needs a leader, else the two would wait for each other for ever.
+        """Its topic is queued for deletion: no elections, no ISR changes. A partition that is being reassigned is not
+        leaving: its reassignment must complete first and needs a leader, else the two would wait for each other for
+        ever.
         """
         return self._topic[partition] in self.deleting and partition not in self.reassigning
 
@@ -266,9 +267,9 @@ class ControllerContext:
     def put_states(
         self, partitions: Sequence[PartitionIndex], states: Sequence[LeaderAndIsr], zk_versions: Sequence[int]
     ) -> None:
-        """No partition may occur twice. States that are one object are interned once."""
+        """No partition may occur twice. Partitions that share a state object cost one interning."""
         if len(self._states) > INTERNED_MAX:
-            self._states.clear()  # a long term sees many epochs; states still in use are interned again
+            self._states.clear()  # a long term has many epochs; states still in use are interned again
         if self.unreadable:
             self.unreadable.difference_update(partitions)
         column, versions = self._state, self._zk_version
@@ -345,8 +346,8 @@ class ControllerContext:
         self.offline_dirs.setdefault(broker, set()).update(partitions)
 
     def clear(self) -> None:
-        """Free the memory at once, at the end of a term. The garbage collector does not see what a term has loaded
-        (`gc.freeze`), and parts of a term that refer to each other would keep it alive."""
+        """Free the memory at once, at the end of a term. The garbage collector ignores what a term has loaded
+        (`gc.freeze`), so parts of a term that refer to each other would stay alive."""
         for part in vars(self).values():
             if isinstance(part, dict | set | list | bytearray):
                 part.clear()
@@ -405,7 +406,7 @@ class ControllerContext:
         return imbalanced
 
     def _take_indexes(self, topic: str, numbers: Sequence[int]) -> list[PartitionIndex]:
-        """Indexes that are free come first; for the rest every column grows once."""
+        """Takes free indexes first; for the rest, every column grows once."""
         free = self._free
         taken = [free.pop() for _ in range(min(len(free), len(numbers)))]
         for partition, number in zip(taken, numbers, strict=False):
@@ -424,7 +425,7 @@ class ControllerContext:
         return taken
 
     def _assign(self, partitions: Sequence[PartitionIndex], assignments: Sequence[Assignment]) -> None:
-        """Assignments that are one object are interned once, and their partitions are indexed together."""
+        """Partitions that share an assignment object are indexed together, and the object is interned once."""
         column, alike = self._assigned, dict[int, list[PartitionIndex]]()
         for partition, assignment in zip(partitions, assignments, strict=True):
             column[partition] = assignment

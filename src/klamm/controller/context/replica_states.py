@@ -1,7 +1,7 @@
 """Which partitions each broker holds by assignment, and the state of each replica: one column per broker.
 
 A replica may have a state although no assignment names it: a reassignment removed it, and it is being stopped and
-deleted. Like the rest of the context this changes only after ZooKeeper accepted the change.
+deleted. Like the rest of the context, this changes only after ZooKeeper has accepted the change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Replicas:
             self._on[broker].discard(partition)
 
     def forget(self, partition: PartitionIndex) -> None:
-        """The partition is gone; its index will be used for another."""
+        """The partition is gone; another one will reuse its index."""
         for column in self._columns.values():
             column[partition] = ReplicaState.NON_EXISTENT
 

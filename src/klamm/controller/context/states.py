@@ -85,8 +85,8 @@ REPLICA_MAY_ENTER: Final[Mapping[ReplicaState, frozenset[int]]] = {
 def legal(
     partitions: Sequence[PartitionIndex], column: bytearray, may_enter: frozenset[int]
 ) -> tuple[Sequence[PartitionIndex], list[PartitionIndex]]:
-    """Partitions whose transition the table allows, and those that it refuses. Usually it allows all, which one
-    comparison of sets shows."""
+    """Partitions whose transition the table allows, and those that it refuses. Usually it allows all, and one
+    comparison of sets is enough."""
     if may_enter.issuperset(map(column.__getitem__, partitions)):
         return partitions, []
     allowed: list[PartitionIndex] = []

@@ -1,8 +1,8 @@
 """Membership: brokers that started, died or bounced (the same id with a larger epoch), and endpoints that changed.
 
-The order within one change is Kafka's: new brokers, bounced ones (failure, then start), dead ones. The registrations
-are read before the decision. A suspect (see `suspicion`) is treated as half dead: it loses at once what other members
-of the ISR can take over; the rest of the failure procedure follows when its session ends.
+Within one change the order is Kafka's: new brokers, bounced ones (failure, then start), dead ones. The registrations
+are read before the decision. A suspect (see `suspicion`) is treated as half dead: it loses at once the leaderships that
+other members of the ISR can take over; the rest of the failure procedure follows when its session ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def on_broker_startup(view: ControllerContext, started: Sequence[BrokerId]) -> D
     """
     others = sorted(view.brokers.keys() - set(started))
     yield SendMetadata(to=others)
-    # Topics being deleted too: a broker that was away without restarting may still have them in its cache.
+    # Include topics being deleted: a broker that was unreachable without restarting may still have them in its cache.
     yield SendMetadata(view.all_partitions(), to=started)
     yield from replicas_online(view, {broker: view.replicas.on(broker) for broker in started})
     yield from elect_leaderless(view)
@@ -88,8 +88,9 @@ def on_replicas_offline(view: ControllerContext, replicas: ReplicasByBroker) -> 
 
 
 def on_broker_suspected(view: ControllerContext, suspect: BrokerId) -> Decision:
-    """The context already counts it as a suspect. 1. What it leads goes on without it, then what it follows; 2. its
-    replicas are offline. It receives nothing about this: if it is alive, the start-up sequence sends it everything."""
+    """The context already counts it as a suspect. 1. Partitions that it leads get another leader, then those that it
+    follows drop it from the ISR; 2. its replicas go offline. It receives nothing about this: if it is alive, the
+    start-up sequence sends it everything."""
     held = [i for i in view.replicas.on(suspect) if not view.is_leaving(i)]
     online = [i for i in held if view.partition_state_of(i) is PartitionState.ONLINE]
     led = [i for i in online if view.leader_of(i) == suspect]

@@ -1,6 +1,6 @@
 """Controlled shutdown: a broker that announces its shutdown hands its leaderships over before it stops.
 
-Partitions with a single replica go offline with their broker and are not reported.
+Partitions with a single replica go offline with their broker, without being reported as remaining.
 """
 
 from __future__ import annotations

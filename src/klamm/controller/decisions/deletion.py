@@ -49,13 +49,13 @@ class DeletionStage(Enum):
 class DeletionProgress(NamedTuple):
     stage: DeletionStage
     waits_for: str = ""
-    """For people: what has to happen before the deletion can go on."""
+    """Human-readable: what has to happen before the deletion can go on."""
 
 
 def what_is_left(view: ControllerContext, topic: str, *, retry: bool) -> DeletionProgress:
     """`retry`: replicas that failed before are tried again if their broker is alive."""
     if not view.partitions_of(topic):
-        # Its replicas still exist somewhere. They would outlive it, and a new topic of that name would find them.
+        # Its replicas still exist somewhere: they would outlive it, and a new topic of that name would find them.
         return _waits_for("its znode to name partitions: it cannot be read")
     moving = [i for i in view.partitions_of(topic) if view.assignment_of(i).is_being_reassigned]
     if moving:
@@ -128,7 +128,7 @@ def complete_deletion(view: ControllerContext, broker: BrokerId, answered: Mappi
 
 
 def fail_deletion(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
-    """Replicas of queued topics that went offline: those that were asked to delete will not answer."""
+    """Replicas of queued topics went offline: those that were asked to delete will not answer."""
     failed = {
         broker: [i for i in partitions if view.replicas.state_of(i, broker) is ReplicaState.DELETION_STARTED]
         for broker, partitions in sorted(replicas.items())
@@ -146,7 +146,7 @@ def _delete(view: ControllerContext, topics: Sequence[str], *, retry: bool) -> D
     yield MovePartitions(begun, PartitionState.OFFLINE)
     yield MovePartitions(begun, PartitionState.NON_EXISTENT)
     yield SendMetadata(partitions)
-    # B. Offline first, out of the ISR, so that a crash in between leaves no leader of half a topic.
+    # B. First offline and out of the ISR, so that a crash in between leaves no leader of a half-deleted topic.
     wanted = (*_UNTOUCHED, ReplicaState.DELETION_INELIGIBLE) if retry else _UNTOUCHED
     replicas: dict[BrokerId, list[PartitionIndex]] = {}
     for topic in topics:
@@ -166,7 +166,7 @@ def _delete(view: ControllerContext, topics: Sequence[str], *, retry: bool) -> D
 
 
 def _to_stop(view: ControllerContext, replicas: ReplicasByBroker) -> dict[BrokerId, list[PartitionIndex]]:
-    """All except those that are dead and already Offline: another write would raise their epoch for nothing."""
+    """All replicas except dead ones that are already Offline: another write would raise their epoch for nothing."""
     return {
         broker: [
             i

@@ -1,8 +1,8 @@
-"""Who leads: four pure rules over the assignment (AR), the ISR and the sets of live brokers.
+"""Which replica leads: four pure rules over the assignment (AR), the ISR and the live brokers.
 
-Each scans the assignment in its order, never in the ISR's, and returns the leader with the new ISR, or the reason why
-no broker can lead. Leader epoch, znode version and metrics are left to the caller. The rules are those of Kafka's
-`Election` and `PartitionLeaderElectionAlgorithms`.
+Each goes through the replicas in the order of the assignment, not of the ISR, and returns the leader with the new ISR,
+or the reason why no broker can lead. Leader epoch, znode version and metrics are left to the caller. The rules are
+those of Kafka's `Election` and `PartitionLeaderElectionAlgorithms`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoLeader(NamedTuple):
 def elect_offline(
     assigned: Sequence[BrokerId], isr: Sequence[BrokerId], live: Container[BrokerId], unclean: UncleanElection
 ) -> Elected | NoLeader:
-    """First live member of the ISR in AR order; outside the ISR only when the topic allows losing data."""
+    """First live member of the ISR in AR order; a replica outside the ISR only if the topic allows data loss."""
     for broker in assigned:
         if broker in live and broker in isr:
             return Elected(broker, tuple(b for b in isr if b in live))
@@ -69,7 +69,7 @@ def elect_for_controlled_shutdown(
     live_or_shutting_down: Container[BrokerId],
     shutting_down: Container[BrokerId],
 ) -> Elected | NoLeader:
-    """First member of the ISR that does not shut down; those that do leave the ISR at once."""
+    """First member of the ISR that is not shutting down; those that are leave the ISR at once."""
     for broker in assigned:
         if broker in live_or_shutting_down and broker in isr and broker not in shutting_down:
             return Elected(broker, tuple(b for b in isr if b not in shutting_down))

@@ -1,7 +1,7 @@
-"""Unexpected failures that concern one znode, so that the controller can set this znode aside and go on (design D14).
+"""Finds the znode that an unexpected failure concerns, so that the controller can set it aside (design D14).
 
-Marking every partition beforehand would cost more than the elections. Rules and questions about partitions are pure,
-and the context is dropped after a failure anyway. So what failed for many partitions is repeated for each of them.
+Guarding every partition in advance would cost more than the elections. Rules and questions about partitions are pure,
+and the context is dropped after a failure anyway. So work that failed for many partitions is repeated for each of them.
 """
 
 from __future__ import annotations

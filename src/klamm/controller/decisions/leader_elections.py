@@ -1,11 +1,11 @@
-"""Leader elections on request: by ElectLeaders, by the old znode, by the clock.
+"""Leader elections on request: from ElectLeaders, from the old znode, from a timer.
 
 *Preferred*: the head of the replica list leads if it is alive and in the ISR. *Unclean*, only by request: a partition
-without a leader gets one from outside the ISR, whatever its topic is configured to allow, at the price of records. The
-clock asks for preferred elections on brokers that lead less than they should, by
-`leader.imbalance.per.broker.percentage`. It leaves out single partitions that are being reassigned or whose preferred
-replica is outside the ISR (Kafka stops for all while any is reassigned: KAFKA-10149, and tries those outside the ISR in
-vain: KAFKA-9866).
+without a leader gets one from outside the ISR, whatever its topic's configuration says, and may lose records. The timer
+requests preferred elections for brokers that lead fewer partitions than they should, by
+`leader.imbalance.per.broker.percentage`. It skips partitions that are being reassigned or whose preferred replica is
+outside the ISR. (Kafka skips all partitions while any is reassigned: KAFKA-10149; and it tries those outside the ISR in
+vain: KAFKA-9866.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def refusal(view: ControllerContext, name: TopicPartition, unclean: UncleanElect
 
 
 def is_well_led(view: ControllerContext, partition: PartitionIndex, unclean: UncleanElection) -> bool:
-    """By any live broker where the request is for an unclean election, else by the preferred replica."""
+    """Led by any live broker if the request is for an unclean election, else by the preferred replica."""
     leader, assigned = view.leader_of(partition), view.assignment_of(partition).replicas
     if unclean is UncleanElection.ALLOWED:
         return view.is_live(leader)
@@ -67,7 +67,7 @@ def result(view: ControllerContext, partition: PartitionIndex, unclean: UncleanE
 
 
 def all_names(view: ControllerContext) -> Iterable[TopicPartition]:
-    """What a request without a list means."""
+    """The partitions that a request without a list means."""
     return (view.name_of(i) for i in view.all_partitions() if view.topic_of(i) not in view.deleting)
 
 

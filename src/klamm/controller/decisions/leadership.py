@@ -66,8 +66,9 @@ def _read_unclean_election(view: ControllerContext, offline: Sequence[PartitionI
 
 
 def replicas_online(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
-    """All steps make one batch. A broker that has just started must receive its partitions in a single LeaderAndIsr:
-    with the first one it begins to checkpoint high watermarks, for exactly the partitions that this request named."""
+    """All steps go out in one batch. A broker that has just started must receive its partitions in a single
+    LeaderAndIsr: after the first one it begins to checkpoint high watermarks, of exactly the partitions that this
+    request named."""
     brokers = sorted(replicas)
     for broker in brokers:
         known = view.known_to(broker, replicas[broker])
@@ -76,8 +77,8 @@ def replicas_online(view: ControllerContext, replicas: ReplicasByBroker) -> Deci
 
 
 def replicas_offline(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
-    """Remove them from the ISR, one epoch for each: a partition that lost two replicas is written twice, as in Kafka.
-    The batch waits for the last broker, so that each partition is sent once, in its final state."""
+    """Remove them from the ISR, each in its own leader epoch: a partition that lost two replicas is written twice, as
+    in Kafka. The batch waits for the last broker, so that each partition is sent once, in its final state."""
     brokers = sorted(broker for broker, partitions in replicas.items() if partitions)
     for broker in brokers:
         send = Send.NOW if broker == brokers[-1] else Send.WITH_NEXT
@@ -111,14 +112,16 @@ def offline_rule(view: ControllerContext, requested: UncleanElection = UncleanEl
         result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
         suspects = [broker for broker in state.isr if broker in view.suspects]
         if isinstance(result, NoLeader) and suspects:
-            return Refuse(f"{result.reason}; brokers {suspects} of it are only suspect, so no records are given up")
+            return Refuse(
+                f"{result.reason}; brokers {suspects} among them are only suspect, so no record may be lost yet"
+            )
         if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
-            # Only now does the topic's configuration matter. If nobody has read it yet, the answer is no; the next
+            # Only now does the topic's configuration matter. If it has not been read yet, the answer is no; the next
             # trigger reads it.
             configured = view.unclean_election.get(view.topic_of(partition), UncleanElection.FORBIDDEN)
             unclean = UncleanElection(requested.value or configured.value)
             result = elect_offline(assigned, state.isr, online, unclean)
-        # A broker that is shutting down and led until now is sent this too, or it would lead on (KAFKA-7482).
+        # If the former leader is shutting down, it is sent this too, or it would go on leading (KAFKA-7482).
         last = state.leader if state.leader in view.shutting_down else None
         return _led_by(result, view, state, tuple(b for b in assigned if b in online or b == last))
 
@@ -162,8 +165,8 @@ def epoch_rule(view: ControllerContext) -> Rule:
 
 
 def reassigned_rule(view: ControllerContext, replicas: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
-    """The assignment is already the target: a live leader in it stays, else one of its members is elected.
-    `replicas` are the full lists, including replicas that leave the ISR next."""
+    """The assignment is already the target: a live leader that is in it stays, else one of its members is elected.
+    `replicas` are the full lists, including replicas that are about to leave the ISR."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -177,7 +180,7 @@ def reassigned_rule(view: ControllerContext, replicas: Mapping[PartitionIndex, S
 
 
 def unless_last_in_sync(rule: Rule, staying: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
-    """Give a replica up only while one that stays is in the ISR: else acknowledged records would go with it."""
+    """Drop a replica only while one that stays is in the ISR, else acknowledged records would be lost with it."""
 
     def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         if not any(broker in state.isr for broker in staying[partition]):
@@ -205,9 +208,9 @@ def removal_rule(view: ControllerContext, broker: BrokerId) -> Rule:
 
 
 def suspicion_rule(view: ControllerContext, suspect: BrokerId) -> Rule:
-    """What `suspect` leads goes to another live member of the ISR. Where it only follows it leaves the ISR, else
-    acks=all would wait for it. What no other member of the ISR can lead stays with the suspect: it may be alive, and
-    if it is not, its session will end."""
+    """Partitions that `suspect` leads go to another live member of the ISR. Where it only follows, it leaves the ISR,
+    else acks=all would wait for it. A partition that no other member of the ISR can lead stays with the suspect: it may
+    be alive, and if it is not, its session will end."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
@@ -241,7 +244,7 @@ def _next(view: ControllerContext, state: LeaderAndIsr, leader: BrokerId, isr: t
 
 
 def _isr_within(state: LeaderAndIsr, replicas: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
-    """A leader that does not know of a cancellation yet may have added a broker that is no longer a replica."""
+    """A leader that has not heard of a cancellation yet may have added a broker that is no longer a replica."""
     return tuple(b for b in state.isr if b in replicas) or state.isr
 
 

@@ -1,4 +1,4 @@
-"""Assignments that hold in the context during some steps, although ZooKeeper has others.
+"""Assignments that the context has during some steps while ZooKeeper still has others.
 
 Brokers must learn a new replica list before the topic znode may forget the old one: the znode is the only copy of where
 the replicas are. So the context takes the new lists, the inner decision sends them, and the old lists come back.

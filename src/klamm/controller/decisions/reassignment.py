@@ -1,18 +1,18 @@
-"""Reassignment (KIP-455) without a coroutine (design D15): the topic znode says where a partition goes, its state how
-far it has come, and every trigger asks the same function what is left.
+"""Reassignment (KIP-455) without a coroutine (design D15): the topic znode says where a partition goes, its state says
+how far the move has come, and every trigger asks the same function what is left to do.
 
 RS is the full replica list, AR the replicas being added, RR those being removed; TRS = RS - RR is the target. Phases:
 
-U. *Accept.* Give up the replicas of an overridden or cancelled target; then write the new lists to the topic znode.
-A. *Add.* Raise the leader epoch and send the new lists to all of RS; to AR they are new. Then wait for the ISR.
+U. *Accept.* Drop the replicas of an overridden or cancelled target; then write the new lists to the topic znode.
+A. *Add.* Raise the leader epoch and send the new lists to all of RS, to those in AR as new replicas. Wait for the ISR.
 B. *Complete*, once TRS is within the ISR: send TRS as the assignment, led by one of its members; remove RR from the
    ISR, stop and delete them. The topic znode forgets RR last, because it is the only copy of where they were.
 
 A controller that is killed between two writes leaves a topic znode from which the next one goes on: at A, or again at
-B. Three things differ from Kafka, for safety. Replicas of an overridden target are given up before the znode forgets
-them, not after, so that no crash leaves a replica that nobody knows. No replica is given up, and no reassignment
-completed, unless a replica that stays is in the ISR and leads. A1 and A2 are one batch, so that the first request that
-a new replica receives says that it is new (KAFKA-10314).
+B. Three things differ from Kafka, for safety. Replicas of an overridden target are dropped before the znode forgets
+them, not after, so that no crash leaves an unknown replica. No replica is dropped, and no reassignment completed,
+unless a replica that stays is in the ISR and leads. A1 and A2 are one batch, so that the first request that a new
+replica receives says that it is new (KAFKA-10314).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ReassignmentStage(Enum):
 class ReassignmentProgress(NamedTuple):
     stage: ReassignmentStage
     waits_for: str = ""
-    """For people: what has to happen before the reassignment can go on."""
+    """Human-readable: what has to happen before the reassignment can go on."""
 
 
 # --- what is asked ---
@@ -194,9 +194,9 @@ def _override(
     given_up: Mapping[PartitionIndex, Sequence[BrokerId]],
     staying: Mapping[PartitionIndex, Sequence[BrokerId]],
 ) -> Inner:
-    """U. Brokers receive the new lists meanwhile; the znode is written when the replicas are gone."""
+    """U. Brokers receive the new lists first; the znode is written when the replicas are gone."""
     yield from _give_up(view, given_up, staying, any_epoch=True)
-    # A replica that was being added may have led. Now its partitions have no leader, as after any loss.
+    # A replica that was being added may have been leader. Its partition now has no leader, as after a failure.
     online = [i for i in given_up if given_up[i] and view.partition_state_of(i) is PartitionState.ONLINE]
     yield MovePartitions([i for i in online if view.leader_of(i) == NO_LEADER], PartitionState.OFFLINE)
     return ()
@@ -204,8 +204,8 @@ def _override(
 
 def _send_final(view: ControllerContext, assignments: Mapping[PartitionIndex, Assignment]) -> Decision:
     """U. Lists that are final at once: a cancellation, another order. Brokers receive them under the next epoch before
-    the topic znode holds them, because afterwards nothing there tells the next controller who has not received them: a
-    leader that still counts a replica which was given up would add it to the ISR."""
+    the topic znode holds them, because afterwards nothing there tells the next controller which brokers have not
+    received them: a leader that still knows a dropped replica would add it to the ISR."""
     if assignments:
         yield from overlay(view, assignments, _send_assignments(view, assignments))
 
@@ -249,8 +249,8 @@ def _hand_over(
     before: Mapping[PartitionIndex, Assignment],
     after: Mapping[PartitionIndex, Assignment],
 ) -> Inner:
-    """To a leader among the targets, and away from RR. Where no target leads, or a write met with conflicts, the
-    partition stays as it was and the next trigger comes here again."""
+    """Hand over to a leader among the targets, away from RR. Where no target can lead, or a write conflicted, the
+    partition stays as it was and the next trigger tries again."""
     rule = reassigned_rule(view, {i: assignment.replicas for i, assignment in before.items()})
     outcome = yield ChangeStates(list(before), rule, to=PartitionState.ONLINE)
     written = set(outcome.written)
@@ -264,7 +264,7 @@ def completed_unwritten(
     view: ControllerContext, topic: str, found: Mapping[int, Assignment]
 ) -> dict[PartitionIndex, Assignment]:
     """Reassignments that completed while the topic's znode could not be read, and so could not be written. The znode
-    has been repaired since, and says what it said before."""
+    has been repaired since and still has the old lists."""
     return {
         i: view.assignment_of(i)
         for number, i in view.topics[topic].items()
@@ -279,8 +279,8 @@ def _give_up(
     *,
     any_epoch: bool = False,
 ) -> Decision:
-    """Remove replicas from the ISR, stop, delete and forget them without waiting for answers. A broker that is away
-    keeps its files. Where the state cannot be read no replica is given up: it may be the one that has the records."""
+    """Remove replicas from the ISR, stop, delete and forget them without waiting for answers. A broker that is down
+    keeps its files. If the state cannot be read, no replica is dropped: it may be the one that has the records."""
     by_broker = _by_broker({i: brokers for i, brokers in replicas.items() if i not in view.unreadable})
     for broker, partitions in by_broker.items():
         known = [i for i in partitions if view.replicas.state_of(i, broker) is not ReplicaState.NON_EXISTENT]
@@ -301,8 +301,8 @@ def _give_up(
 
 
 def _outlives(view: ControllerContext, partition: PartitionIndex, staying: Iterable[BrokerId]) -> bool:
-    """A replica that stays is in sync. This is asked again after the write, because a replica that was Offline before
-    is also Offline after a write that was refused."""
+    """A replica that stays is in sync. Checked again after the write, because a replica that was Offline before is
+    still Offline after a write that was refused."""
     state = view.state_of(partition)
     return state is None or any(broker in state.isr for broker in staying)
 

@@ -1,9 +1,9 @@
 """One answer for all partitions that look alike: a rule is asked once for each pair of state and assignment.
 
-A dead broker touches tens of thousands of partitions that are in a few hundred situations. Most rules look only at a
-partition's state and assignment. What else may matter (a failed log directory, a topic that is being deleted, a topic
-that allows unclean elections) is known beforehand, and the rule is asked for those few partitions one by one. Answers
-hold for one decision, since a rule is made from the context of that moment.
+A dead broker affects tens of thousands of partitions, but only a few hundred distinct situations. Most rules look only
+at a partition's state and assignment. The partitions for which something else matters (a failed log directory, a topic
+that is being deleted, a topic that allows unclean elections) are known in advance, and the rule is asked for each of
+those few. Answers hold for one decision, since a rule is made from the context of that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 
 
 class SharedRule:
-    """A Rule that also answers for many partitions at once. It is asked one by one for the partitions in `apart`."""
+    """A Rule that also answers for many partitions at once. Those in `apart` are asked about one by one."""
 
     def __init__(self, view: ControllerContext, rule: Rule, apart: Container[PartitionIndex] = ()) -> None:
         self._view = view

@@ -1,11 +1,11 @@
 """What a decision yields: one Step at a time, each committed, applied and sent before the decision goes on.
 
 A decision is a generator over the controller's context. It is pure: no await, no clock, no IO. When it resumes, the
-context already holds what the last step brought, and the yield returns the step's outcome, so a later step is decided
-on what really happened. Between two steps the loop serves everyone else.
+context already holds the result of the last step, and the yield returns the step's outcome, so the next step is based
+on what really happened. Between two steps the event loop serves other tasks.
 
-A change of partition state is not a value but a *rule*, because the truth may have moved: the rule gets the state that
-ZooKeeper holds now, and is asked again when the write met a conflict.
+A change of partition state is not a value but a *rule*, because the state may have changed since it was read: the rule
+gets the state that ZooKeeper holds now, and is asked again when the write met a conflict.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WriteState(NamedTuple):
 
 
 class KeepState(NamedTuple):
-    """Write nothing: the state is as it should be. The context takes over what was read."""
+    """Write nothing: the state is as it should be. The context takes the state that was read."""
 
     state: LeaderAndIsr
 
@@ -121,15 +121,15 @@ class RemoveTopics:
 
 @dataclass(frozen=True, slots=True)
 class RefreshStates:
-    """Take over what leaders wrote and send it in UpdateMetadata. LeaderAndIsr is not needed: the leader epoch did not
-    change."""
+    """Read what leaders wrote into the context and send it in UpdateMetadata. LeaderAndIsr is not needed: the leader
+    epoch did not change."""
 
     partitions: Sequence[PartitionIndex]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUncleanElection:
-    """Read whether these topics allow unclean elections. Asked only for topics that cannot elect cleanly."""
+    """Read whether these topics allow unclean elections. Only for topics that cannot elect cleanly."""
 
     topics: Sequence[str]
 

@@ -39,7 +39,7 @@ def create_partitions(view: ControllerContext, partitions: Sequence[PartitionInd
         yield MoveReplicas(replicas, ReplicaState.NEW)
         yield CreateStates(chunk, first_rule(view))
         yield MoveReplicas(replicas, ReplicaState.ONLINE)
-        # Where a state existed already it was adopted; the leader that it names need not be alive.
+        # A state that already existed was adopted; the leader that it names need not be alive.
         adopted = [i for i in chunk if view.partition_state_of(i) is PartitionState.OFFLINE]
         if adopted:
             yield ChangeStates(adopted, offline_rule(view), to=PartitionState.ONLINE)

@@ -1,8 +1,8 @@
-"""Which topics allow an unclean election: they prefer the loss of acknowledged records to a partition without a leader.
+"""Which topics allow an unclean election, and so prefer losing acknowledged records to having no leader.
 
 The value is looked up in Kafka's order: the topic's override, this broker's dynamic value, the cluster's dynamic
-default, the file. It is read only for topics that cannot elect cleanly. Losing data needs a clear yes: a value that
-cannot be read counts as no.
+default, the file. It is read only for topics that cannot elect cleanly. Data loss requires an explicit yes: a value
+that cannot be read counts as no.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def config_paths(me: BrokerId, topics: Iterable[str]) -> list[str]:
 def allowed(
     defaults: TopicConfig, paths: Sequence[str], nodes: Sequence[Node | None]
 ) -> tuple[dict[str, UncleanElection], list[ZNodeError]]:
-    """By the path of the topic's configuration, and which configurations could not be used."""
+    """The answers, by the path of the topic's configuration, and the configurations that could not be used."""
     problems: list[ZNodeError] = []
     by_path: dict[str, UncleanElection] = {}
     for path, node in zip(paths, nodes, strict=True):
@@ -37,7 +37,7 @@ def allowed(
         found: TopicConfig | None = None
         try:
             overrides = config.decode(path, node.data if node else None)
-            if not is_topic:  # only this one of a broker's keys matters here
+            if not is_topic:  # of a broker's keys, only this one matters here
                 overrides = {key: value for key, value in overrides.items() if key == KEY}
             found = topic_config(defaults, overrides)
         except ZNodeError as error:

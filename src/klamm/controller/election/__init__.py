@@ -1,1 +1,1 @@
-"""Who is controller: standing for election, taking over, handing over, and watching the active controller."""
+"""Which broker is controller: standing for election, taking over, handing over, and watching the active controller."""

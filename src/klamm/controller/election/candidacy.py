@@ -1,9 +1,9 @@
 """What this broker sees of the election while it is not the controller, and since when.
 
-Reads are watched, so that each change is judged again: /config/extension/candidates, /brokers/ids and a request to move
-the controller, beside /controller itself. A decision that must wait (see `succession`) is kept with the moment at which
-it was first made. As long as the same decision is made again its time runs on; any other starts anew. The event queue
-never waits: a timer puts an event on it.
+Every read sets a watch, so that each change leads to a new decision: /config/extension/candidates, /brokers/ids and a
+request to move the controller, in addition to /controller. A decision that must wait (see `succession`) is kept with
+the time at which it was first made. Making the same decision again does not restart its wait; any other decision does.
+The event queue never waits: a timer puts an event on it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from klamm.zookeeper.znodes import broker_id, candidates, controller_move
 UNFIT_AFTER: Final = 2
 """This many fail-overs in a row failed."""
 UNFIT_S: Final = 60.0
-"""Other brokers do not learn of it: they see a live candidate, wait for their patience, and then lead until this one is
-fit again. A message about the failure would be one more thing that can fail."""
+"""Other brokers do not learn of it: they see a live candidate, wait for `patience_s`, and then lead until this one is
+fit again. Telling them would be one more thing that can fail."""
 
 
 class Candidacy:
@@ -129,5 +129,5 @@ class Candidacy:
 
 
 def _key(decision: SuccessionDecision | None) -> object:
-    """Equal for decisions that are the same: another candidate in the cause does not restart the waiting."""
+    """Equal for decisions that mean the same: another candidate in the cause does not restart the wait."""
     return None if decision is None else (decision.action, decision.czxid, decision.after_s)

@@ -1,12 +1,12 @@
 """The election of the controller: /controller names it, /controller_epoch fences what it writes.
 
 Only this module reads and writes these two znodes. Every change of controller is one multi: (delete the old node, with
-its version) + create ours, ephemeral + set the epoch, with its version. So there are never two controllers and, on a
-take-over, there is always one; the fence of the former controller fails from that zxid on, and the end of its session
+its version) + create ours, ephemeral + set the epoch, with its version. So there are never two controllers, and during
+a take-over there is always one; the fence of the former controller fails from that zxid on, and the end of its session
 does not remove our node. JVM brokers of 2.5.1 and 3.9.1 accept this (design D12).
 
 - A persistent /controller belongs to a KRaft migration and is never touched.
-- A lost answer is resolved by reading: our session owns the node and the epoch is the one we tried to write.
+- After a lost answer it reads both: it has won if our session owns the node and the epoch is the one we wrote.
 - The epoch never goes back, whatever was done to its znode; see `_next_epoch`.
 """
 
@@ -41,7 +41,7 @@ NO_BROKER: Final = NO_LEADER
 PERSISTENT: Final = 0
 """The owner of a persistent node."""
 EPOCH_GAP: Final = 1_000
-"""Added where the epoch can only be guessed: more than the elections that left no trace can be."""
+"""Added where the epoch can only be guessed: more than the number of elections that can have left no trace."""
 VERSIONS_SKIPPED_MAX: Final = 10_000
 """In one transaction: 0.4 MB of the 1 MB that ZooKeeper accepts."""
 EPOCH_MAX: Final = INT_MAX - 1_000_000
@@ -66,7 +66,7 @@ class Epoch(NamedTuple):
     value: ControllerEpoch
     zk_version: int
     problem: ZNodeError | None = None
-    """Why the value is only a guess; None if it is not."""
+    """Why the value is only a guess; None if it is certain."""
 
 
 class Won(NamedTuple):
@@ -104,7 +104,7 @@ class ControllerElection:
         return await self._take(lambda holder: holder is None or self.is_ours(holder))
 
     async def take_over(self, czxid: int) -> Won | None:
-        """Replace the /controller node that was created by this zxid. None if it is gone or was replaced meanwhile."""
+        """Replace the /controller node that was created by this zxid. None if it is already gone or replaced."""
         return await self._take(
             lambda holder: holder is not None and holder.czxid == czxid and holder.owner != PERSISTENT
         )
@@ -139,7 +139,7 @@ class ControllerElection:
                 self._greatest_seen = tried.epoch
                 return tried._replace(zk_version=results[-1].version)
             for result in results:
-                # Another broker was faster, or the epoch was written: read again. Any other error would come again.
+                # Another broker won, or the epoch was written: read again. Any other error would only repeat itself.
                 overtaken = (NodeExists, NoNode, BadVersion, RuntimeInconsistency)
                 if isinstance(result, ZooKeeperError) and not isinstance(result, overtaken):
                     raise result
@@ -151,14 +151,14 @@ class ControllerElection:
         written = epoch_znode.encode(epoch)
         ops.append(Set(epoch_znode.PATH, written, known.zk_version))
         if known.problem is not None:
-            # A healed epoch jumps, and its version with it: if the number is lost once more before a state is written
-            # under it, the version is all that tells a broker that has just started how far the epoch was.
+            # A healed epoch jumps, and its version with it: if the number is lost again before a state is written under
+            # it, only the version tells a broker that has just started how far the epoch had come.
             behind = min(epoch - known.zk_version - 1, VERSIONS_SKIPPED_MAX)
             ops += [Set(epoch_znode.PATH, written)] * behind
         return ops
 
     async def _create_epoch(self) -> Epoch:
-        """Create the missing znode: at 0 in a new cluster, else it was deleted.
+        """Create the missing znode: at 0 in a new cluster, else above the lost epoch.
 
         Then its version is raised to the epoch: fences are versions, and a new node counts from 0. Without this a
         former controller that has not seen the deletion would find its version again after a few elections, and write.
@@ -173,13 +173,13 @@ class ControllerElection:
         return Epoch(first, last.version if isinstance(last, Stat) else 0, problem)
 
     async def _next_epoch(self, known: Epoch) -> ControllerEpoch:
-        """Greater than any epoch that a broker may have received: brokers refuse a controller with a lower one, and a
-        state written under a greater one is not touched.
+        """An epoch above any that a broker may have received: brokers refuse a controller with a lower one, and a
+        controller does not touch a state written under a higher one.
 
         Every election sets the znode once, a healing one as often as its epoch jumps, so the data version counts them:
-        a number below the version was written by hand. The epochs that we read at earlier elections count too. Where
-        the number is lost as well (junk, or a new node), the greatest controller epoch in any partition's state is only
-        a lower bound, since a controller need not write a state; hence the gap.
+        a number below the version was written by hand. The epochs that we read at earlier elections count too. If the
+        number is lost too (junk, or a new node), the highest controller epoch in any partition's state is only a lower
+        bound, since a controller need not write a state; hence the gap.
         """
         floor = max(known.value, self._greatest_seen, known.zk_version)
         if known.problem is not None and known.value == INITIAL_CONTROLLER_EPOCH:

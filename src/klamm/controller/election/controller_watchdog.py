@@ -2,8 +2,8 @@
 
 It keeps a connection to the controller's listener. When that breaks and two probes are refused, under the same four
 guards as any suspicion, it enqueues `TakeOver` of the very /controller node that the dead broker owns: one multi.
-Several brokers do so at once; the multi lets one win, and the others find another node and do nothing. A controller
-that is alive behind a port that refuses is fenced by that multi and resigns when its watch fires.
+Several brokers may do so at once; the multi lets one win, and the others find a different node and do nothing. A
+controller that is alive behind a port that refuses is fenced by that multi and resigns when its watch fires.
 
 The winner finds the dead controller's broker still registered. What the watchdog saw counts as evidence against it
 (`evidence_against`), so one refused probe in the new term makes that broker suspect too. All other brokers start the
@@ -65,7 +65,7 @@ class ControllerWatchdog:
         self._ending: set[asyncio.Task[None]] = set()
 
     def watch(self, broker: BrokerId, czxid: int) -> None:
-        """This broker is controller now. There is nothing to watch if it is our own, or if there is none."""
+        """Watch this broker, which is now the controller. Does nothing if it is our own, or if there is none."""
         watched = _Watched(broker, czxid) if broker not in (self._config.broker_id, NO_BROKER) else None
         if watched == self._watched or not self._config.fast_failover:
             return
@@ -131,8 +131,8 @@ class ControllerWatchdog:
 
     async def _judge(self, watched: _Watched, epoch: BrokerEpoch, kept: KeptConnection, refused: asyncio.Event) -> None:
         """Enqueues TakeOver every second as long as the controller refuses connections and owns the same node, because
-        a broker that is faster may fail. The suspicion is recorded once. A broker that is not a candidate leaves the
-        first try to a live candidate (design D12)."""
+        a broker that wins the race may fail. The suspicion is recorded once. A broker that is not a candidate leaves
+        the first try to a live candidate (design D12)."""
         recorded = stood_back = False
         while True:
             await refused.wait()

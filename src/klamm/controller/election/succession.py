@@ -1,4 +1,4 @@
-"""Who should be controller next: what this broker does about it, and when. A pure rule (design D12).
+"""Which broker should be controller next: what this broker does about it, and when. A pure rule (design D12).
 
 Candidates are the brokers that the operator prefers. In this order:
 

@@ -1,1 +1,1 @@
-"""Carries out steps: commits them to ZooKeeper, applies them to the context, sends them to the brokers."""
+"""Carries steps out: commits them to ZooKeeper, applies them to the context, sends them to the brokers."""

@@ -1,9 +1,9 @@
 """Rewrites topic znodes: some partitions get another replica list, everything else in the document stays as found.
 
 The document holds all partitions of a topic, and others write it too: the broker that handles CreatePartitions grows
-it. Kafka writes it unconditionally, so that a reassignment and a growth overwrite each other. Here it is read, merged,
-and written with the version that was read. A conflict or a lost answer starts again with the read; a document that
-already says what is wanted is done.
+it. Kafka writes it unconditionally, so a reassignment and a growth can overwrite each other. Here it is read, merged,
+and written with the version that was read. A conflict or a lost answer starts again with the read; if the document
+already says what is wanted, there is nothing to write.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from klamm.model.ids import EPOCH_DURING_DELETE, NO_EPOCH, BrokerId
 class Stop(NamedTuple):
     delete: bool
     leader_epoch: int
-    """As it was when the stop was decided, before a write of the same step raised it."""
+    """The leader epoch when the stop was decided, before a write of the same step raised it."""
 
 
 class RequestBatch:
     def __init__(self) -> None:
         self.leader_and_isr: dict[BrokerId, set[PartitionIndex]] = {}
         self.new: dict[BrokerId, set[PartitionIndex]] = {}
-        """Replicas in `leader_and_isr` that are new to their broker; within a batch, once new is always new."""
+        """Replicas in `leader_and_isr` that are new to their broker. A new replica stays new for the whole batch."""
         self.metadata: set[PartitionIndex] = set()
         self.metadata_to: set[BrokerId] = set()
         self.stop_replica: dict[BrokerId, dict[PartitionIndex, Stop]] = {}
@@ -77,7 +77,8 @@ class RequestBatch:
         self, view: ControllerContext, brokers: Iterable[BrokerId] | None, partitions: Iterable[PartitionIndex]
     ) -> None:
         """Without partitions the request still says who is alive. Partitions without a state are left out, unless their
-        topic is being deleted: perhaps only this controller could not read the state, and brokers must drop them."""
+        topic is being deleted: this controller may merely have failed to read the state, and brokers must drop the
+        partition."""
         self.metadata_to.update(view.brokers if brokers is None else [b for b in brokers if b in view.brokers])
         state_of, deleting = view.columns.state, view.deleting
         self.metadata.update(

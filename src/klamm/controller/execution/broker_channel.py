@@ -1,13 +1,14 @@
 """The channel from the controller to one broker: one connection, one request in flight, order kept.
 
-A request that fails is sent again, every 100 ms, until the channel is closed because the broker's registration ended:
-receivers are idempotent by their epochs. While ZooKeeper is silent nothing is sent: this broker may no longer be the
+A request that fails is sent again every 100 ms, until the broker's registration ends and the channel closes. Repeating
+is safe: epochs make receivers idempotent. While ZooKeeper is silent nothing is sent: this broker may no longer be the
 controller, and a StopReplica cannot be called back (design D1).
 
-The connection is made when the channel opens and kept although nothing is sent, so that its end is noticed: with fast
-fail-over a broker that then refuses connections becomes an event, and so does its return (see `suspicion`). A suspect's
-channel keeps what waits in it, like that of any slow broker. If the suspect is alive, it receives everything in the
-order in which it was decided, each request fenced by its epochs, and after that the whole start-up sequence.
+The connection is made when the channel opens, and kept even when there is nothing to send, so that its end is noticed:
+with fast fail-over a broker that then refuses connections becomes an event, and so does its return (see `suspicion`). A
+suspect's channel keeps its waiting requests, like that of any slow broker. If the suspect is alive, it receives
+everything in the order in which it was decided, each request fenced by its epochs, and after that the whole start-up
+sequence.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class BrokerChannel:
             self._enqueue(BrokerConnected(self.broker, self._epoch))
 
     def _on_refused(self) -> None:
-        # Never ourselves: our own listener is the first thing that closes when this process stops.
+        # Never suspect our own broker: its listener is the first thing that closes when this process stops.
         if self._config.fast_failover and self.broker != self._config.broker_id:
             self._refusal_reported = True
             self._enqueue(BrokerRefused(self.broker, self._epoch))

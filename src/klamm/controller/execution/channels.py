@@ -82,8 +82,7 @@ class Channels:
         return frozenset(broker for broker, channel in self._channels.items() if channel.evidence.is_complete)
 
     def close_one(self, broker: BrokerId) -> None:
-        """The broker's registration ended. Requests that wait are dropped: if it registers again it receives everything
-        again."""
+        """The broker's registration ended. Drop its waiting requests: if it registers again, it receives everything."""
         if self._channels.pop(broker, None) is None:
             return
         task = self._tasks.pop(broker)

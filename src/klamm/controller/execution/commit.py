@@ -2,7 +2,7 @@
 
 Three things can happen to a write, and each ends in a known state:
 
-- A conflict: the leader changed the ISR meanwhile, and the multi failed as a whole. All of it is read again, once, and
+- A conflict: the leader changed the ISR in between, and the multi failed as a whole. All of it is read again, once, and
   the rule is asked again (design D2: dropping conflicts one by one took 500 rounds for one batch).
 - A lost connection: the write may have been applied. The state is read back; if it has our controller epoch, the leader
   epoch that we wrote and the next version, it can only be ours.
@@ -43,7 +43,7 @@ row something writes in a loop, and the partition is left to the next trigger.""
 
 
 class Committed:
-    """The outcome of one slice, in columns: states written with their new versions, states kept, changes refused."""
+    """The outcome of one slice, in columns: states written, with their new versions; states kept; changes refused."""
 
     __slots__ = ("kept", "kept_states", "kept_versions", "refused", "versions", "writes", "written")
 
@@ -217,7 +217,7 @@ class Committer:
                 break
             results = await self.write([Delete(path) for path in pending])
             failed = [path for path, r in zip(pending, results, strict=True) if isinstance(r, ZooKeeperError)]
-            # One missing node fails its whole multi: read all of them at once, not one per round.
+            # One missing node fails the whole multi: find all missing nodes by one read, not one per round.
             nodes = await self.read(failed)
             remaining = [path for path, node in zip(failed, nodes, strict=True) if node is not None]
             if remaining == pending:
@@ -295,7 +295,7 @@ class Committer:
                     raise results[0]
                 return []
             return await self._zk.write_many(ops, self.fence)
-        except (BadVersion, NoNode) as error:  # a deleted fence is as good as a moved one
+        except (BadVersion, NoNode) as error:  # a deleted fence means the same as a moved one
             if error.path != self.fence.path:
                 raise
             raise ControllerMoved(f"{error.path} is no longer at version {self.fence.version}") from error
@@ -344,7 +344,7 @@ def _decide(view: ControllerContext, seen: Observed, rule: Rule, unsure: Unsure,
 
 
 def _settled(seen: Observed, unsure: Unsure, outcome: Committed) -> Observed:
-    """Without partitions that have no state to decide on, and without writes that turn out to be applied."""
+    """Leaves out partitions that have no state to decide on, and writes that turn out to be applied."""
     rest: list[tuple[PartitionIndex, str, LeaderAndIsr, int]] = []
     for partition, path, state, version in zip(*seen, strict=True):
         tried = unsure.get(partition)

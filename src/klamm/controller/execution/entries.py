@@ -40,7 +40,7 @@ T = TypeVar("T")
 SLICE: Final = 5_000
 """Partitions encoded between two turns of the loop."""
 COLUMN_SLICE: Final = 20_000
-"""The same, where existing bytes are only joined."""
+"""The same limit where existing bytes are only joined."""
 KEPT_MAX: Final = 100_000
 
 
@@ -284,7 +284,7 @@ async def _union(groups: Iterable[Iterable[PartitionIndex]]) -> set[PartitionInd
 async def _by_topic(
     partitions: Sequence[PartitionIndex], runs: Runs
 ) -> AsyncIterator[tuple[bytes, Sequence[PartitionIndex]]]:
-    """Group sorted partitions, all of which are in the runs. Several runs of one topic are joined."""
+    """Group sorted partitions by topic; every partition must be in the runs. Several runs of one topic are joined."""
     topics: dict[str, Sequence[PartitionIndex]] = {}
     start = 0
     for topic, last in runs:

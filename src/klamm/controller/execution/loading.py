@@ -50,7 +50,7 @@ AHEAD: Final = 3
 
 
 class ZNodeReader:
-    """The reads of the active controller. Each sets the watch again that its event came from."""
+    """The reads of the active controller. Each read sets the watch again whose event caused it."""
 
     def __init__(
         self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str], quarantine: Quarantine
@@ -110,8 +110,7 @@ class ZNodeReader:
                 raise ZNodeError(path, f"no endpoint on listener {listener}")
 
     async def assignments(self, topics: Sequence[str]) -> dict[str, topic_znode.TopicAssignment]:
-        """No topic is left out because of bad data: if its znode cannot be read it has no partitions until it is
-        repaired."""
+        """No topic is left out: one whose znode cannot be read has no partitions until it is repaired."""
         paths = [topic_znode.path(topic) for topic in topics]
         nodes = await self.watched(paths)
         found: dict[str, topic_znode.TopicAssignment] = {}
@@ -242,7 +241,7 @@ async def _windows(items: Sequence[T], size: int) -> AsyncGenerator[Sequence[T],
 async def _read_ahead(
     windows: AsyncGenerator[T, None], read: Callable[[T], Coroutine[None, None, R]]
 ) -> AsyncGenerator[R, None]:
-    """Yields window by window, in order; the next ones are on their way meanwhile."""
+    """Yields window by window, in order, while the next ones are on their way."""
     in_flight: deque[asyncio.Task[R]] = deque()
     try:
         async with aclosing(windows):

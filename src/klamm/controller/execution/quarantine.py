@@ -1,12 +1,12 @@
-"""Sets znodes aside that made a controller fail, so that neither it nor its successor fails again (design D14).
+"""Sets aside znodes that made a controller fail, so that neither it nor its successor fails again (design D14).
 
 An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault names, or else the one that the
 event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
 controller keeps /controller, drops its term and loads again without the znode.
 
-The quarantine is bounded: if a fault meets one znode after the other, they do not cause it. Then all are released, and
-the controller backs off as after a fault that concerns no znode. The entries are also written to ZooKeeper, fenced (see
-`znodes.quarantine`), for the successor and for `klamm controller show`.
+The quarantine is bounded: if one znode after another fails, the znodes are not the cause. Then all are released, and
+the controller backs off as after a failure that concerns no znode. The entries are also written to ZooKeeper, fenced
+(see `znodes.quarantine`), for the successor and for `klamm controller show`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Quarantine:
             await self._zk.ensure_path(quarantine.PARENT)
             await self._zk.multi([Check(*committer.fence), Create(quarantine.path(path), quarantine.encode(entry))])
         except (ZooKeeperError, ControllerMoved) as failure:
-            # Then only this process knows; a klamm successor will fail once and set it aside itself.
+            # Then only this process knows; a klamm successor will fail once and set the znode aside itself.
             log.warning("cannot write the quarantine of %s: %s", path, failure)
         return path in self._entries
 

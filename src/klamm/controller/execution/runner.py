@@ -1,9 +1,8 @@
 """Carries out steps, one after the other: commit to ZooKeeper, apply to the context, send to the brokers, record.
 
-Order is safety: what is in the context is in ZooKeeper, what brokers receive is in the context. A half-finished
+Order is safety: what is in the context is in ZooKeeper, and what brokers receive is in the context. A half-finished
 decision is well defined: committed steps are applied and sent; what comes after an error is left to the next
-controller, which sends everything again. Between steps the loop serves others, and may bring the news that this term
-has ended.
+controller, which sends everything again. Between steps the loop serves other tasks, and this term may end.
 """
 
 from __future__ import annotations
@@ -165,9 +164,9 @@ class StepRunner:
     # --- states, in slices ---
 
     async def _change_states(self, step: StateStep) -> StepOutcome:
-        """In slices, of which a few are on their way to ZooKeeper while the one before is applied and sent. Slices
-        share no partition and a rule looks only at its own, so a slice in flight cannot depend on one that is not
-        applied yet. They are applied in order; after an error no further one is."""
+        """In slices: a few are on their way to ZooKeeper while the one before them is applied and sent. Slices share no
+        partition and a rule looks only at its own, so a slice in flight cannot depend on one that is not applied yet.
+        They are applied in order; after an error no further one is."""
         written: list[PartitionIndex] = []
         in_flight: deque[asyncio.Task[_Slice]] = deque()
         try:

@@ -11,10 +11,10 @@ from klamm.zookeeper.znodes import topic as topic_znode
 
 
 async def delete_topic_znodes(committer: Committer, topic: str, partitions: Sequence[TopicPartition]) -> list[str]:
-    """First the nodes that we know: one transaction for a small topic. Only if others are there too, list them. The
+    """First delete the known nodes: one transaction for a small topic. Only if others are there too, list them. The
     configuration goes before the topic: if this controller is killed in between, its successor finds a marked topic,
-    not a configuration that nobody deletes and that the next topic of that name would inherit. Returns the nodes that
-    could not be deleted."""
+    not an orphaned configuration that the next topic of that name would inherit. Returns the nodes that could not be
+    deleted."""
     configuration, marker = config.topic_path(topic), delete_topics.path(topic)
     paths = [
         *(partition_state.path(name) for name in partitions),

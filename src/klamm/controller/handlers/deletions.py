@@ -17,7 +17,7 @@ class DeletionEvents:
         self._runner = services.runner
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """Topics being deleted and what each waits for, for people."""
+        """Topics being deleted and what each waits for, as text."""
         view = self._context
         return tuple((t, deletion.what_is_left(view, t, retry=False).waits_for) for t in sorted(view.deleting))
 

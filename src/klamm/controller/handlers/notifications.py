@@ -25,7 +25,7 @@ class NotificationEvents:
         self._runner = services.runner
 
     async def discard(self, committer: Committer) -> None:
-        """Before a load, which makes old notifications superfluous."""
+        """Delete old notifications before a load, which makes them superfluous."""
         for parent in (log_dir_event.PARENT, isr_change.PARENT):
             names = await self._reader.names(parent)
             await committer.delete([f"{parent}/{name}" for name in names])
@@ -46,7 +46,7 @@ class NotificationEvents:
             await self._runner.run(decision, f"log directory failure on {sorted(set(failed))}")
 
     async def watch_configurations(self) -> None:
-        """For the watch alone: configurations are read where they matter, as they are then."""
+        """Reads only to set the watch: configurations are read when they matter."""
         await self._reader.names(config_change.PARENT)
 
     async def on_config_change(self) -> None:

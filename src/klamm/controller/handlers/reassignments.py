@@ -1,8 +1,8 @@
 """Events about reassignments.
 
-Every read of a state sets its watch, so that the ISR change that completes a reassignment becomes an event. A
-reassignment is requested by call or through the old znode /admin/reassign_partitions; the latest request wins. An entry
-leaves the znode as soon as it is done, refused or overridden; with the last entry the znode is deleted.
+Every read of a state sets its watch, so that the ISR change that completes a reassignment becomes an event. A request
+comes as a call or through the old znode /admin/reassign_partitions; the latest request wins. An entry leaves the znode
+as soon as it is done, refused or overridden; with the last entry the znode is deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReassignmentEvents:
         self._runner = services.runner
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """Partitions being reassigned and what each waits for, for people."""
+        """Partitions being reassigned and what each waits for, as text."""
         view = self._context
         moving = sorted((view.name_of(i), i) for i in view.reassigning)
         return tuple((str(name), reassignment.what_is_left(view, i).waits_for) for name, i in moving)

@@ -1,8 +1,8 @@
-"""A connection to one broker that is kept up: made at once, made again when it breaks, and what that shows.
+"""A connection to one broker that is kept up: made at once, made again when it breaks, and the evidence this gives.
 
 The first attempt after a break comes at once, the next ones every 100 ms without end. They are the probes of fast
-fail-over (see `suspicion`), and the way back for a broker that was only away. The event loop notices the break of an
-idle connection as well as that of a busy one, without waiting for the next request.
+fail-over (see `suspicion`), and the way back for a broker that was only away. The event loop notices when an idle
+connection breaks, without waiting for the next request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which brokers are suspect (design D11): gone although their ZooKeeper session is still alive. Pure rules.
+"""Which brokers are suspect (design D11): probably dead although their ZooKeeper session is still alive. Pure rules.
 
 Waiting for the session (6 to 18 s) is the largest part of an outage. A process that was killed gives itself away at
 once: its kernel resets our connection and refuses the next one. Nothing less counts. Four guards must all hold:
@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
         return Evidence(self.broke, self.refusals + 1, now)
 
     def unanswered(self) -> Evidence:
-        """Silence takes a refusal back: a host that is silent now is not the process that refused."""
+        """A silent host cancels earlier refusals: silence says nothing about the process."""
         return Evidence(self.broke)
 
     @property
