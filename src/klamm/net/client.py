@@ -1,8 +1,8 @@
 """A connection to a broker: requests out, responses back in the order of the requests.
 
 The controller's channels, the fetchers and the command line use it. A connection that breaks fails the requests in
-flight with ConnectionError and stays broken; its owner makes a new one. Correlation ids are checked, because an answer
-to another request is worse than none.
+flight with ConnectionError and stays broken; its owner makes a new one. It checks correlation ids, because an answer to
+another request is worse than none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BrokerConnection:
         return self._wire is not None and self._wire.is_open
 
     async def connect(self, timeout: float = 30.0) -> None:
-        """Raises OSError, also for a timeout; ConnectionRefusedError only if the other side actively refused."""
+        """Raises OSError, also after a timeout; ConnectionRefusedError only if the other side actively refused."""
         async with asyncio.timeout(timeout):
             wire = _Wire()
             await self._network.connect(lambda: wire, self.host, self.port)

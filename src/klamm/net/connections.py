@@ -1,11 +1,11 @@
-"""How many connections a broker takes over all of its listeners: Kafka's ConnectionQuotas.
+"""How many connections a broker accepts on all of its listeners: Kafka's ConnectionQuotas.
 
-- An address may have `max.connections.per.ip` connections, or what an override says. More are accepted and closed at
-  once.
+- An address may have `max.connections.per.ip` connections, or the number in an override. Further ones are accepted and
+  closed at once.
 - All listeners together may have `max.connections`. A further connection waits, connected but not read, until another
-  one ends, as it would in the backlog of an acceptor that has stopped accepting. The listener that brokers use among
-  themselves is exempt if clients do not share it: its connections replace those of other listeners that have been
-  silent for longest (KIP-402).
+  one ends, as it would in the backlog of an acceptor that has stopped accepting. The inter-broker listener is exempt if
+  clients do not share it: its connections replace those connections on other listeners that have been idle the longest
+  (KIP-402).
 """
 
 from __future__ import annotations
@@ -100,5 +100,5 @@ class ConnectionLimits:
         candidates = [connection for connection in self._admitted if not connection.is_protected]
         if candidates:
             quietest = min(candidates, key=lambda connection: connection.last_active)
-            del self._admitted[quietest]  # closing may take a moment, and the next broker must not choose it again
-            quietest.close("max.connections is reached and a broker needs the connection")
+            del self._admitted[quietest]  # closing takes a moment, and it must not be chosen again
+            quietest.close("max.connections is reached and another broker needs a connection")

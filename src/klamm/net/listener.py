@@ -6,8 +6,8 @@ Answers leave by `writelines`; their record data is never joined.
 
 A client that disconnects does not cancel its request: an append that has begun is finished and its answer dropped, but
 a wait ends early (`ClientConnection`). A throttled client gets its answer at once, and its connection is not read for
-as long as the answer says (KIP-219). Silence for `idle_seconds` closes a connection, even while a request is handled.
-Every connection that the listener closes leaves one line in the log.
+as long as the answer says (KIP-219). A connection that is silent for `idle_seconds` is closed, even while a request is
+handled. Every connection that the listener closes leaves one line in the log.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Listener:
             await self.close()
 
     def register_metrics(self, metrics: MetricsRegistry) -> None:
-        """The names are those of Kafka's selectors; the only one here is network processor 0."""
+        """The names are those of Kafka's selectors; there is only one here, network processor 0."""
 
         def read(name: str, value: Callable[[], int]) -> None:
             metrics.read("kafka.server", "socket-server-metrics", name, value, listener=self.name, networkProcessor="0")
@@ -135,7 +135,7 @@ class Listener:
             self.closed += 1
 
     def _close_idle(self) -> None:
-        """Close connections that were silent too long, and schedule the next check for the earliest possible one."""
+        """Close connections that were silent too long, and schedule the next check for when the next one may be."""
         assert self._idle_seconds is not None
         loop = asyncio.get_running_loop()
         now, self._idle_sweep = loop.time(), None
@@ -192,7 +192,7 @@ class _Connection(asyncio.Protocol):
         self._admission = self._listener.limits.entered(self)
         if self._admission is Admission.REFUSED:
             limit = self._listener.limits.allowed_from(self.host)
-            self.close(f"more than {limit} connections from {self.host}, or too many wait")
+            self.close(f"more than {limit} connections from {self.host}, or too many are waiting")
 
     def admit(self) -> None:
         self._admission = Admission.ADMITTED

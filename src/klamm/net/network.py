@@ -1,9 +1,9 @@
 """The real network: TCP on the running event loop (asyncio's own or uvloop).
 
 Nagle's algorithm must be off on both sides: an acknowledged produce is a chain of small messages, and each would wait
-for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, also on accepted ones;
-a test checks that. A test may pass `route` to redirect connections to a proxy, or to raise the error that a dead or
-silent host would cause.
+for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, also on accepted
+connections; a test checks that. A test may pass `route` to redirect connections to a proxy, or to raise the error that
+a dead or silent host would cause.
 """
 
 from __future__ import annotations
