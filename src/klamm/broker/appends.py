@@ -2,8 +2,9 @@
 
 acks=1 is answered after the local append. acks=-1 is answered when the high watermark has passed every partition's last
 offset, or when the timeout is over. A detected duplicate waits like its original, because an immediate answer would
-acknowledge data that is not replicated yet. A leader without an answer from ZooKeeper for long acknowledges nothing:
-before the append it refuses with "not leader"; after it the answer is "timed out", because the outcome is unknown.
+acknowledge data that is not replicated yet. A leader that has not heard from ZooKeeper for too long acknowledges
+nothing: before the append it refuses with "not leader"; after the append it answers "timed out", because the outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Appends:
     def _append(self, name: TopicPartition, records: Buffer, acks: int) -> tuple[Partition, AppendInfo]:
         partition = self._replicas.partition(name)
         if not self._replicas.may_acknowledge():
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no answer from ZooKeeper, leadership is uncertain")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "ZooKeeper does not answer, so this broker may no longer lead"
+            )
         return partition, partition.append_as_leader(records, acks=acks)
 
     def _failed(self, name: TopicPartition, error: KafkaError) -> ProduceResult:

@@ -1,8 +1,8 @@
 """One broker without its listeners: composes replicas, metadata and handlers, and starts them in order.
 
-`server` hands in the outside world (ports, configuration, the controller's API) and puts listeners before `handle`. It
-also registers the broker and reports the epoch of each registration to `registered`; the broker then refuses requests
-for an earlier epoch.
+`server` passes in the outside world (ports, configuration, the controller's API) and puts listeners in front of
+`handle`. It also registers the broker and reports the epoch of each registration to `registered`; the broker then
+refuses requests for an earlier epoch.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class BrokerNode:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[BrokerNode]:
-        """Start after the logs are loaded. On exit fetchers and timers stop and the high watermarks are on disk; the
-        log manager's owner closes it."""
+        """Start after the logs are loaded. On exit, fetchers and timers stop and the high watermarks are on disk; the
+        owner of the log manager closes it."""
         await self._dynamic_configs.apply_rates()
         changed = ConfigChanges(self._zk, self._ports.clock, self._dynamic_configs.apply)
         async with self.replicas.running(), asyncio.TaskGroup() as tasks:

@@ -1,5 +1,4 @@
-"""Changed configuration reaches a running broker: /config/changes names the entity whose overrides to read again
-(KIP-21).
+"""Applies configuration changes to a running broker: /config/changes names the overrides to read again (KIP-21).
 
 Writers store the overrides first and the notification second, so a reader of the notification finds the new overrides.
 At the start the broker handles all notifications that exist: it misses none and may repeat some.

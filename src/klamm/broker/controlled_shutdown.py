@@ -34,7 +34,7 @@ class ControlledShutdownClient:
         self._metadata = metadata
 
     async def run(self, broker_epoch: BrokerEpoch) -> bool:
-        """True when this broker leads nothing any more."""
+        """True when this broker no longer leads anything."""
         attempts = self._config.controlled_shutdown_max_retries
         for attempt in range(1, attempts + 1):
             try:

@@ -25,8 +25,7 @@ class ControllerApi(Protocol):
     async def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """For each partition None if accepted, else why not; a target of None cancels. Raises KafkaError, above all
-        NOT_CONTROLLER."""
+        """For each partition: None if accepted, else why not. A target of None cancels. Raises KafkaError."""
 
     async def list_partition_reassignments(
         self, partitions: Collection[TopicPartition] | None

@@ -1,4 +1,4 @@
-"""What may change while a broker runs: the configuration of topics, and how fast throttled replicas are filled.
+"""Configuration that may change while a broker runs: that of topics, and the replication throttles.
 
 Topics follow Kafka's order of precedence: overrides in /config/topics/<t> come before this broker's own values. The two
 replication rates exist only in /config/brokers/<id>. A value that cannot be used is reported and left out.

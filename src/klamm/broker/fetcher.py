@@ -1,9 +1,9 @@
-"""Following: one task per leader broker truncates, then fetches by long poll, for all partitions led there.
+"""Follows leaders: one task per leader broker truncates, then fetches by long poll, for all partitions that it leads.
 
 A partition starts in TRUNCATING at its high watermark whenever its leader epoch grows, because it must reconcile with
 the leader before the first fetch of every epoch (KIP-320); then it is FETCHING. Every request carries the partition's
 leader epoch. An answer counts only if the partition is still followed in the same epoch: a LeaderAndIsr may arrive
-during every await. Errors, as in Kafka's AbstractFetcherThread:
+during any await. Errors, as in Kafka's AbstractFetcherThread:
 
     FENCED_LEADER_EPOCH     this follower is behind: the partition has failed until the next LeaderAndIsr
     OFFSET_OUT_OF_RANGE     ask the leader for its ends, then truncate or start anew
@@ -36,8 +36,8 @@ from klamm.wire.fetch import FetchPartition, FetchResult
 PARTITIONS_PER_SLICE: Final = 500
 """Handled between two turns of the event loop."""
 GIVE_UP_POLL_EVERY: Final = 0.1
-"""A new partition ends a running long poll, or acks=all would wait for the poll after every election. The leader still
-serves the abandoned poll, so this limits how often it happens."""
+"""Adding a partition ends a running long poll; otherwise acks=all would wait for the poll after every election. The
+leader still serves the abandoned poll, so this limits how often that happens."""
 
 FIRST_RETRY: Final = 0.02
 """Usually the leader has not received its LeaderAndIsr yet, which takes milliseconds. A whole backoff would hold up the
@@ -145,8 +145,8 @@ class Fetcher:
         self._changed.set()
 
     def _maybe_give_up_poll(self) -> None:
-        """Now, or as soon as the limit allows: the orders of a fail-over come in several requests, and the partitions
-        of the second must not wait for the poll that began after the first."""
+        """Give it up now, or as soon as the limit allows: the orders of a fail-over come in several requests, and the
+        partitions of the second must not wait for the poll that began after the first."""
         if self._poll is None:
             return
         wait = self._poll_given_up + GIVE_UP_POLL_EVERY - self._clock.monotonic()
@@ -181,7 +181,7 @@ class Fetcher:
             async with asyncio.timeout(max(0.0, earliest - self._clock.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # at least one partition may be tried again
+            pass  # it is time to retry at least one partition
 
     async def step(self) -> bool:
         """Truncate until every due partition has reconciled, then fetch once. False if there was nothing to do."""
@@ -205,7 +205,7 @@ class Fetcher:
         """The partition that an answer is about, unless its leader or epoch changed during the await."""
         following = asked.get(partition)
         if following is None:
-            log.error("leader %d answered for %s, which was not asked", self.leader, partition)
+            log.error("leader %d answered for %s, which was not requested", self.leader, partition)
             return None
         return following if self._is_current(following) else None
 
@@ -293,7 +293,7 @@ class Fetcher:
         return True
 
     def _within_quota(self, ready: list[Following]) -> list[Following]:
-        """Partitions that are throttled and behind sit out while the quota is exceeded."""
+        """Leaves out partitions that are throttled and behind while the quota is exceeded."""
         if not self._quota.is_exceeded():
             return ready
         held_back = [f for f in ready if f.is_throttled and not f.caught_up]
@@ -302,7 +302,7 @@ class Fetcher:
         return [f for f in ready if f.retry_at <= self._clock.monotonic()]
 
     async def _long_poll(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        """Empty when a new partition ended the poll; its connection is closed then."""
+        """Empty if a new partition ended the poll, which closes the connection."""
         self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
         try:
             return await self._poll

@@ -3,8 +3,8 @@ watermark may go.
 
 Pure decisions over plain values; `partition` holds the state, and `isr_writer` writes the outcome to ZooKeeper.
 
-- A follower is caught up at the moment of a fetch that asks for the leader's end, or, in retrospect, at its previous
-  fetch if it now asks for the end of that time. It leaves the ISR when that moment is too long ago.
+- A follower is caught up when it fetches from the leader's end, or, in retrospect, at its previous fetch if it now
+  fetches from where the leader's end was then. It leaves the ISR when that moment is too long ago.
 - Shrinking is always safe. To join, a follower must have reached the high watermark and the start of the leader's own
   epoch (KAFKA-7128).
 - The high watermark waits for every member of the current ISR, for every member of an ISR whose write is undecided, and
@@ -35,7 +35,7 @@ class Follower:
     leader_end_at_last_fetch: int = 0
 
     def record_fetch(self, fetch_offset: int, log_start_offset: int, *, now: float, leader_end: int) -> None:
-        """`leader_end` is the leader's end *before* the read that answers this fetch."""
+        """`leader_end` is the leader's log end *before* the read that answers this fetch."""
         if fetch_offset >= leader_end:
             self.last_caught_up = max(self.last_caught_up, now)
         elif fetch_offset >= self.leader_end_at_last_fetch:
@@ -46,7 +46,7 @@ class Follower:
         self.leader_end_at_last_fetch = leader_end
 
     def reset(self, *, in_isr: bool, now: float, leader_end: int) -> None:
-        """A new leader knows no follower's offset; members of the ISR get the full lag limit to fetch."""
+        """A new leader does not know any follower's offset; members of the ISR have the full lag limit to fetch."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up = now if in_isr else NEVER

@@ -1,4 +1,4 @@
-"""Writes an ISR to ZooKeeper, and lets it count only when the outcome of the write is known.
+"""Writes an ISR to ZooKeeper; it takes effect only when the outcome of the write is known.
 
 The write is a conditional set of the state znode with the same leader, the same leader epoch, and the controller epoch
 that came with the leadership. Kafka 2.5 writes under the partition's lock. Here the event loop goes on, so from the

@@ -1,7 +1,7 @@
 """The leader over the wire, as a follower asks it: Fetch v11, OffsetForLeaderEpoch v3, ListOffsets v5.
 
-One connection carries one request at a time. inter.broker.protocol.version gives the versions: brokers do not negotiate
-with each other. Each connect looks the address up, because a leader that restarts may have a new one.
+One connection carries one request at a time. inter.broker.protocol.version determines the versions: brokers do not
+negotiate with each other. Each connect looks up the address, because a leader that restarts may have a new one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What this broker believes about the cluster. UpdateMetadata fills it; clients and the broker's own decisions read it.
 
 The last writer wins: the controller epoch was checked before, and leader epochs are not compared. Partitions are kept
-per topic, and an update replaces a topic as a whole: it costs that topic only, and a reader that holds a topic keeps an
-unchanged value. An update completes the waiting CreateTopics and DeleteTopics that it satisfies in the same step.
+per topic, and an update replaces a topic as a whole: an update costs only its topics, and a reader that holds a topic
+keeps an unchanged value. An update completes the waiting CreateTopics and DeleteTopics that it satisfies in the same
+step.
 """
 
 from __future__ import annotations

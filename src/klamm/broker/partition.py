@@ -67,7 +67,7 @@ class Partition:
         self.isr: tuple[BrokerId, ...] = ()
         self.pending_isr: tuple[BrokerId, ...] | None = None
         self.superseded = False
-        """The state znode has a later leader epoch: no ISR write until its LeaderAndIsr arrives."""
+        """The state znode has a later leader epoch: write no ISR until the LeaderAndIsr of that epoch arrives."""
         self.epoch_start_offset = rules.UNKNOWN_OFFSET
         self.followers: dict[BrokerId, Follower] = {}
 
@@ -221,7 +221,7 @@ class Partition:
 
     def lose_isr_write(self) -> None:
         """The znode has a later epoch. The write may have been in force before that, so the proposed ISR still counts
-        for the high watermark until the controller sends the state that holds now."""
+        for the high watermark until the controller sends the current state."""
         self.superseded = True
 
     # --- for the gauges ---

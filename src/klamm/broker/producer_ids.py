@@ -1,6 +1,6 @@
 """Producer ids, unique in the cluster: blocks of a thousand, taken from ZooKeeper by a conditional set.
 
-A write whose answer was lost is recognised by its content: the block names this broker and begins where it was wanted.
+A write whose answer was lost is recognised by its content: the block names this broker and begins at the expected id.
 A broker that stops loses the unused ids of its block, which is cheap; an id handed out twice would lose records.
 """
 
@@ -34,8 +34,8 @@ class ProducerIds:
             return taken
 
     async def _take_block(self) -> ProducerIdBlock:
-        """A connection that breaks in the middle leaves the outcome open: the set may have been applied, and the block
-        must then not be mistaken for another broker's."""
+        """If the connection breaks in the middle, the set may have been applied, and the block must then not be
+        mistaken for another broker's."""
         unsure: ProducerIdBlock | None = None
 
         async def attempt() -> ProducerIdBlock:

@@ -1,10 +1,10 @@
 """The fetch path: reads for followers and consumers, and waits by long poll until there is enough to read.
 
-Partitions are read in request order, each up to its own limit and the rest of the response's. Until one has yielded
-data, the first batch comes whole whatever its size (KIP-74). A follower's fetch says how far its log goes; the first
-read records that, before the wait. The read after the wait starts from scratch, so that the answer shows the state at
-its completion, including new errors. A new high watermark does not end the wait of followers (KAFKA-9952); it travels
-with their next fetch.
+Partitions are read in request order, each up to its own limit and the rest of the response's. Until one partition has
+yielded data, its first batch is returned whole, whatever its size (KIP-74). A follower's fetch tells where its log
+ends; the first read records that, before the wait. The read after the wait starts from scratch, so that the answer
+shows the state at its completion, including new errors. A new high watermark does not end the wait of followers
+(KAFKA-9952); it travels with their next fetch.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Reads:
         partition = self._replicas.partition(entry.partition)
         log = partition.local_log(entry.current_leader_epoch, leader_only=query.leader_only)
         if query.from_follower and query.replica_id not in partition.followers:
-            # The assignment known here does not have it: one of the two brokers is behind (KAFKA-13837).
+            # The assignment that this broker knows does not have it: one of the two brokers is behind (KAFKA-13837).
             has_epoch = entry.current_leader_epoch != NO_EPOCH
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, log

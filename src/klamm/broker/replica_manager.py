@@ -1,8 +1,8 @@
 """All partitions of this broker: obeys the controller's orders, maintains ISRs, and wakes requests that wait.
 
-Control requests are applied whole and one at a time (`_orders` is the replica state lock), but in slices, so that data
-requests go on between two slices. Requests are fenced by broker epoch, then by controller epoch (one memory for the
-three APIs), then by leader epoch per partition.
+Control requests are applied whole and one at a time (`_orders` is Kafka's replicaStateChangeLock), but in slices, so
+that data requests go on between two slices. Requests are fenced by broker epoch, then by controller epoch (one value
+for all three APIs), then by leader epoch per partition.
 
 The data paths are in `appends` and `reads`; both call this module when a partition's end or high watermark has moved.
 """
@@ -46,8 +46,7 @@ from klamm.zookeeper.znodes import log_dir_event
 
 PARTITIONS_PER_SLICE: Final = 200
 SILENCE_SHARE: Final = 2 / 3
-"""Share of the session timeout. After so long without an answer from ZooKeeper, another broker may soon lead
-(design D1)."""
+"""Share of the session timeout. After this long without an answer from ZooKeeper, another may soon lead (design D1)."""
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +132,8 @@ class ReplicaManager:
             self.logs.checkpoint_high_watermarks()
 
     async def _shrink_isrs(self) -> None:
-        """Also lets the high watermark go on where it waits for a follower outside the ISR that has not fetched within
-        the lag limit: no other event would do that."""
+        """Drop followers that lag from the ISRs. Also raises a high watermark that waits for a follower outside the ISR
+        which has not fetched within the lag limit: no other event would do that."""
         while True:
             await asyncio.sleep(self._max_lag / 2)
             for chunk in _slices(list(self.partitions.values())):
@@ -166,7 +165,7 @@ class ReplicaManager:
         return partition
 
     def may_acknowledge(self) -> bool:
-        """After 2/3 of the session timeout in silence a leader cannot be sure that it still leads (design D1)."""
+        """After 2/3 of the session timeout without an answer, a leader may no longer lead (design D1)."""
         return self._zk.silence() <= SILENCE_SHARE * self._zk.session_timeout_ms / 1000
 
     # --- partitions that moved ---
@@ -217,7 +216,7 @@ class ReplicaManager:
         )
 
     def _log_moved(self, name: TopicPartition) -> None:
-        """The same records are in another directory: the partition and its fetcher take the new log."""
+        """The log moved to another directory: the partition and its fetcher switch to the new log."""
         partition = self.partitions.get(name)
         if partition is None or partition.log is None:
             return
@@ -229,7 +228,7 @@ class ReplicaManager:
         self.moved(name)
 
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
-        log.error("log directory %s failed, it holds %d partitions", directory, len(names))
+        log.error("log directory %s failed; it holds %d partitions", directory, len(names))
         self.fetchers.remove(names)
         for name in names:
             self.partitions.pop(name, None)
@@ -338,8 +337,8 @@ class ReplicaManager:
         return found
 
     def _forget_former_life(self, order: PartitionOrder) -> None:
-        """A new replica has no records, so a log of its name belongs to an earlier one. Its StopReplica never came,
-        because the controller died, and the topic may have been deleted and created again since."""
+        """A new replica has no records, so a log of its name belongs to an earlier one. Its StopReplica never came, for
+        example because the controller died, and the topic may have been deleted and created again since."""
         stray = self.logs.get(order.partition)
         if order.is_new and stray is not None and order.partition not in self.partitions and stray.log_end_offset > 0:
             log.warning("%s is new here: removing the log of an earlier partition of that name", order.partition)

@@ -1,7 +1,7 @@
 """How fast throttled replicas may be filled, in bytes per second: one limit as leader and one as follower (KIP-73).
 
 A limit applies only to the replicas that the topic's configuration names (`*`, or `partition:broker`), and only while
-they are not in sync: holding a follower in the ISR back would delay acks=all. The rate is an average over the last 11
+they are not in sync: throttling a follower in the ISR would delay acks=all. The rate is an average over the last 11
 seconds, as in Kafka, so a burst is paid for afterwards.
 """
 

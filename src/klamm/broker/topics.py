@@ -2,8 +2,8 @@
 
 Creation is not a controller event. The broker that handles it (the controller for CreateTopics, any broker for
 auto-creation) validates, writes /config/topics/<t>, then creates /brokers/topics/<t>, and the controller reacts to its
-watch. A topic that is marked for deletion is not created again before it is gone: the new topic would inherit the
-deletion, or the old bytes.
+watch. A topic that is marked for deletion cannot be created again before it is gone: the new topic would inherit the
+deletion, or the old records.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TopicAdmin:
     def plan(
         self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
     ) -> PlannedTopic:
-        """Validate and place a topic, as far as that is possible without ZooKeeper."""
+        """Validate and place a topic, as far as possible without ZooKeeper."""
         validate_name(new.name)
         topic_config(self.config_defaults, new.configs)
         configs = {key: value for key, value in new.configs.items() if value is not None}

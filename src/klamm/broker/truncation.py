@@ -1,8 +1,8 @@
 """Where a follower's log departs from its leader's (KIP-101, KIP-279): what to do with each answer to
 OffsetForLeaderEpoch.
 
-Pure. The follower asks for the end of its own latest epoch. The leader answers with its largest epoch that is not
-later, and where that one ends. This repeats until both agree on an epoch.
+Pure. The follower asks for the end of its own latest epoch. The leader answers with its own latest epoch that is not
+above it, and where that epoch ends. This repeats until both agree on an epoch.
 """
 
 from __future__ import annotations

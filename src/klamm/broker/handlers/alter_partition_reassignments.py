@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): where partitions are to go; a partition without replicas cancels (KIP-455).
+"""AlterPartitionReassignments (45): moves partitions; an entry without replicas cancels a move (KIP-455).
 
 The answer comes when the request is accepted and durable, not when the replicas have moved:
 ListPartitionReassignments tells that.

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (34): which of this broker's directories holds a replica, now or once it is created (KIP-113).
 
-The answer comes when the move is accepted; DescribeLogDirs shows its progress. A replica that is not here yet gets
-REPLICA_NOT_AVAILABLE and its directory is remembered, because tools send this request before they reassign.
+The answer comes when the move is accepted; DescribeLogDirs shows its progress. For a replica that is not here yet the
+answer is REPLICA_NOT_AVAILABLE, and the directory is remembered, because tools send this request before they reassign.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ApiVersions (18): what this broker serves. The one API that also answers a version that it does not know.
+"""ApiVersions (18): what this broker serves. The only API that also answers requests of an unknown version.
 
 An unknown version is not even parsed. The answer has version 0's form, UNSUPPORTED_VERSION, and names only ApiVersions
 itself, from which the client takes the highest version that it may use. Version 3 names the client's software

@@ -1,4 +1,4 @@
-"""From an API key to its handler: one table, which is also what ApiVersions advertises.
+"""Maps an API key to its handler, by one table, which ApiVersions also advertises.
 
 There are three kinds of handlers. A message handler takes the decoded request and returns the response. A data handler
 (Produce, Fetch) takes the body's bytes, because record data is never copied, and returns a `Metered` answer. A control
@@ -7,8 +7,8 @@ client's quota, puts the throttle time into the answer and encodes it.
 
 A version outside the table closes the connection without an answer, as Kafka does, except for ApiVersions itself: a
 client that is newer than this broker must be able to ask. Control requests are obeyed only on the listener that brokers
-use among themselves (design D6). A handler that fails is answered too, by the API's own response with the code of the
-error or UNKNOWN_SERVER_ERROR, so that a client learns more than from a closed connection.
+use among themselves (design D6). If a handler fails, the client gets the API's own response with the code of the error
+or UNKNOWN_SERVER_ERROR, which says more than a closed connection.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Dispatcher:
         return [encode_response(response, version)]
 
     def _throttle(self, context: RequestContext, key: ApiKey, size_bytes: int) -> int:
-        """Charge the client. Its connection is not read for as long as the answer says (KIP-219)."""
+        """Charge the client. The broker does not read from its connection for as long as the answer says (KIP-219)."""
         throttle_ms = self._quotas.throttle(context, APIS[key].name, size_bytes)
         if context.connection is not None:
             context.connection.throttle_ms = throttle_ms
@@ -169,7 +169,7 @@ class Dispatcher:
         return [answer]
 
     def _may_control(self, context: RequestContext) -> bool:
-        """Listener and authorizer must both allow it: a generous authorizer does not open the clients' listener."""
+        """Listener and authorizer must both allow it: a permissive authorizer does not open the clients' listener."""
         return context.privileged and self._services.may(context, Operation.CLUSTER_ACTION)
 
     def _refuse_control(self, context: RequestContext, key: ApiKey, version: int) -> Sequence[Buffer]:

@@ -1,4 +1,4 @@
-"""LeaderAndIsr (4): the controller says who leads and who follows. The replica manager judges the orders and obeys."""
+"""LeaderAndIsr (4): which partitions to lead and to follow. The replica manager judges the orders and obeys."""
 
 from __future__ import annotations
 

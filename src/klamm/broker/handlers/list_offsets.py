@@ -1,4 +1,4 @@
-"""ListOffsets (2): the first offset, the last one, or the first at or after a time.
+"""ListOffsets (2): the first offset, the last one, or the first at or after a timestamp.
 
 A new leader whose high watermark has not reached the start of its epoch cannot tell consumers the end yet, because the
 end could go back (KIP-207). It answers OFFSET_NOT_AVAILABLE until then, or LEADER_NOT_AVAILABLE below version 5.

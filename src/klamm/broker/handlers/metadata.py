@@ -80,7 +80,7 @@ def _partition(
         error = ErrorCode.LISTENER_NOT_FOUND if found else ErrorCode.LEADER_NOT_AVAILABLE
         leader = NO_LEADER
     replicas, isr = metadata.replicas, metadata.isr
-    if version == 0:  # its clients fail on replicas that the list of brokers does not have
+    if version == 0:  # its clients fail on replicas that are not in the list of brokers
         replicas = tuple(b for b in replicas if cache.is_alive(b))
         isr = tuple(b for b in isr if cache.is_alive(b))
         if error is ErrorCode.NONE and (replicas, isr) != (metadata.replicas, metadata.isr):

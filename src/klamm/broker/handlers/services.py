@@ -1,4 +1,4 @@
-"""What handlers work with: one value, which the broker makes once and gives to every handler."""
+"""What handlers use: one value, which the broker creates once and passes to every handler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Services:
     authorizer: Authorizer
 
     def may(self, context: RequestContext, operation: Operation, topic_name: str | None = None) -> bool:
-        """Whether the client may do this to a topic, or without one to the cluster."""
+        """Whether the client may do this to a topic, or to the cluster if no topic is given."""
         resource = CLUSTER if topic_name is None else topic(topic_name)
         return self.authorizer.authorize(context, operation, resource)
 

@@ -1,4 +1,4 @@
-"""Runs a computation that is cut into slices, and gives way to other tasks between them (design D1)."""
+"""Runs a computation in slices, and lets other tasks run between them (design D1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StopReplica (5): stop following, and with the delete flag forget the partition and remove its log."""
+"""StopReplica (5): stop following; with the delete flag, also forget the partition and remove its log."""
 
 from __future__ import annotations
 

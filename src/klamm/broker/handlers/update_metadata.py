@@ -1,4 +1,4 @@
-"""UpdateMetadata (6): the controller tells what the cluster looks like; Metadata passes it on to clients."""
+"""UpdateMetadata (6): the controller describes the cluster; Metadata passes it on to clients."""
 
 from __future__ import annotations
 
