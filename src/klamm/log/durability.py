@@ -1,7 +1,7 @@
 """The recovery point of a log, below which everything survives a power cut, and the flush that moves it.
 
 A flush is planned in the loop, carried out in the pool, and completed in the loop again. If the log was truncated in
-between, the flush promises nothing: what it wrote may describe batches that are gone.
+between, the flush does not move the recovery point: what it wrote may describe batches that are gone.
 """
 
 from __future__ import annotations

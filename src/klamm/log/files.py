@@ -1,4 +1,4 @@
-"""Two things that the disk port has no call for: a file made empty, and the size of a file that is not open."""
+"""Two helpers that the disk port lacks: emptying a file, and the size of a file that is not open."""
 
 from __future__ import annotations
 

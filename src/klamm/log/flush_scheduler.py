@@ -4,8 +4,8 @@ Flushes that are due at a certain time take turns, one log after the other, like
 seconds after thousands of logs began a leader epoch they are all due at once, and on all threads of the pool they would
 take processor and disk from the records.
 
-A flush writes by path. If its partition is deleted meanwhile, it would write the epochs and snapshots of the old log
-into the directory of a new log of the same name, so creating that log waits for it.
+A flush writes by path. If its partition is deleted and created again during the flush, it would write the epochs and
+snapshots of the old log into the new log's directory, so creating that log waits for the flush.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class LeaderEpochCache:
                 entry = EpochEntry(LeaderEpoch(int(epoch)), int(start))
             except ValueError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"malformed checkpoint {self.path}: {error}") from error
-            entries = _assign(entries, entry)  # puts a file in order that another version wrote with overlaps
+            entries = _assign(entries, entry)  # repairs a file that another version wrote with overlaps
         self._entries = entries
 
     @property

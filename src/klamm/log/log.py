@@ -43,7 +43,7 @@ fail-over a thousand logs begin an epoch at once, and their flushes must not com
 
 
 def _storage(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
-    """Refuse to work on a failed log; an OSError in the method makes the log failed."""
+    """Decorator: refuses to work on a failed log; an OSError in the method marks the log as failed."""
 
     @wraps(method)
     def guarded(log: Log, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -108,7 +108,7 @@ class Log:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Start of the oldest transaction that is still open, or whose end marker lies above the high watermark."""
+        """Start of the oldest transaction that is still open or whose end marker lies above the high watermark."""
         return self._first_unstable
 
     @property
@@ -315,7 +315,7 @@ class Log:
 
     @_storage
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of [from, to) must skip; may include others, but misses none."""
+        """The aborted transactions that a reader of [from, to) must skip, and perhaps others."""
         return find_aborted(self._segments, from_offset, to_offset)
 
     # --- high watermark and log start --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Creates logs: in the directory that was asked for (KIP-113), else in the one with the fewest logs.
+"""Creates logs: in the requested directory (KIP-113), else in the one with the fewest logs.
 
 A partition that is offline, or that may live in a directory that is offline, is not created a second time elsewhere.
 """
@@ -52,7 +52,7 @@ class LogCreation:
     ) -> dict[TopicPartition, Log | KafkaError]:
         partitions = list(partitions)
         absent = [partition for partition, _, _ in partitions if self._registry.get(partition) is None]
-        await self._flushes.settled(absent)  # work on an earlier log of the same name, which still writes by path
+        await self._flushes.settled(absent)  # it may still flush an earlier log of the same name, by path
         await self._cleaner.settled(absent)
         result: dict[TopicPartition, Log | KafkaError] = {}
         planned: dict[LogDirectory, list[tuple[TopicPartition, TopicConfig]]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 Order that must hold: lock, check meta.properties, remove the clean-shutdown marker, load the logs; at the end close the
 logs, write checkpoints and marker, unlock. The parts: `LogRegistry` knows which logs there are and takes a failed
-directory offline, `LogLoading` and `LogCreation` add to it, `LogDirMoves` and `LogCleaner` work beside the traffic.
+directory offline, `LogLoading` and `LogCreation` add to it, `LogDirMoves` and `LogCleaner` work in the background.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class LogManager:
         return log
 
     def prefer(self, partition: TopicPartition, directory: LogDirectory) -> None:
-        """Create the log of this partition in `directory` when its time comes. Kept in memory only, as in Kafka."""
+        """Remember to create the log of this partition in `directory`. Kept in memory only, as in Kafka."""
         self._creation.prefer(partition, directory)
 
     async def create_many(
@@ -156,7 +156,7 @@ class LogManager:
         assert source is not None
         trash = self._trash_path(source, partition)
         self._flushes.forget(partition)
-        self._registry.expect(partition, directory)  # from now on a failure of the old directory does not concern it
+        self._registry.expect(partition, directory)  # from now on a failure of the old directory does not affect it
         current.close_files()
         try:
             self._disk.rename(current.directory, trash)

@@ -25,7 +25,7 @@ class LogRegistry:
         self.directories = directories
         self._logs: dict[TopicPartition, Log] = {}
         self._home: dict[TopicPartition, LogDirectory] = {}
-        """Also of logs that are still being opened or could not be."""
+        """Includes logs that are still being opened or could not be opened."""
         self._offline: set[TopicPartition] = set()
         self._on_offline = on_offline
 
@@ -43,7 +43,7 @@ class LogRegistry:
         return len(self._offline)
 
     def logs(self) -> Iterator[Log]:
-        """In order of topic and partition. The registry may change meanwhile."""
+        """In order of topic and partition. The registry may change during the iteration."""
         return iter([self._logs[partition] for partition in sorted(self._logs)])
 
     def logs_of(self, topic: str) -> list[Log]:

@@ -17,7 +17,7 @@ class AppendInfo(NamedTuple):
     """The broker's time if the topic uses LogAppendTime, else -1. Produce returns it."""
     log_start_offset: int
     duplicate: bool = False
-    """Nothing was written: the offsets are those of the batch that a retry repeats. It still waits for the HW."""
+    """A retry: nothing was written; the offsets are the original's. It still waits for the high watermark."""
 
 
 class ReadResult(NamedTuple):

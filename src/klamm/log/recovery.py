@@ -1,6 +1,6 @@
 """Opens a partition directory: decides which files count, and which part of the log is intact after an unclean stop.
 
-The steps of Kafka's Log.loadSegments (later LogLoader), with its fixes:
+The steps of Kafka's Log.loadSegments (later LogLoader), including later fixes:
 (a) read the leader epochs;
 (b) finish `.swap` files, remove `.deleted` and unfinished `.cleaned` files;
 (c) remove indexes without a log, rebuild missing indexes;

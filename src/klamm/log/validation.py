@@ -1,4 +1,4 @@
-"""What a leader accepts from a client and a follower from its leader, and the bytes they store (Kafka's LogValidator).
+"""What a leader accepts from a client, a follower from its leader, and what both store (Kafka's LogValidator).
 
 The leader checks in Kafka's order, because clients act on the error code: the size before anything expensive, then the
 checksum, then the header. It reads the records only if the topic requires something of them: a key (compaction), a
@@ -41,7 +41,7 @@ _CODECS: Final = {
 
 
 class AppendOrigin(Enum):
-    """Who appends. Clients must not write control batches; coordinators may, and their batches have no sequence."""
+    """The source of an append. Clients must not write control batches; coordinators may, without sequence numbers."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"

@@ -60,7 +60,7 @@ def cleanable(log: Log, checkpoint: int | None, now_ms: int) -> Cleanable:
 
 
 def _first_dirty(log: Log, checkpoint: int | None) -> int:
-    """The checkpoint; the log start if the checkpoint lies outside the log, which lost records since (KAFKA-6266)."""
+    """The checkpoint; the log start if the log has shrunk since and no longer holds the checkpoint (KAFKA-6266)."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint

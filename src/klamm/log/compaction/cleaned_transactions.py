@@ -1,4 +1,4 @@
-"""Transactions as a cleaner passes through a log: which batches were aborted, and which markers can be removed.
+"""Tracks transactions as a cleaner passes through a log: which batches were aborted, which markers can be removed.
 
 A marker stays as long as the same pass meets a batch of its transaction: without it, readers would wait for the end of
 the transaction or take aborted records for committed ones. Kafka's CleanedTransactionMetadata, with KAFKA-13727: the
@@ -20,9 +20,9 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
         self._to_come = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
         self._aborted: dict[int, AbortedEntry] = {}
-        """Producer id -> the aborted transaction in which its current batches are."""
+        """Producer id -> the aborted transaction to which its current batches belong."""
         self._seen_aborted: set[int] = set()
-        """Producers with a batch left of the aborted transaction."""
+        """Producers whose aborted transaction still has a batch left."""
         self._seen_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
@@ -35,7 +35,7 @@ class CleanedTransactions:
         return aborted
 
     def end(self, header: BatchHeader, batch: Buffer) -> tuple[bool, AbortedEntry | None]:
-        """For a control batch: whether it can be removed, and if not, its entry for the transaction index, if any."""
+        """For a control batch: whether it can be removed; if not, its entry for the transaction index, if any."""
         self._advance_to(header.last_offset)
         if header.count == 0:
             return True, None  # emptied by an earlier cleaning: it only carries its producer's epoch

@@ -2,8 +2,8 @@
 stays, group by group, into segments that replace their sources.
 
 The steps run in the pool while the loop goes on using the log. So they open the source files themselves, and use only
-those parts of a segment that never change. Everything else is gathered before, in the loop: that is the plan. The loop
-may give a cleaning up between two steps; what has not been swapped in is then removed.
+those parts of a segment that never change. The loop collects everything else first, as the plan. The loop may abandon a
+cleaning between two steps; files that have not been swapped in are then removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from klamm.wire.batch import HEADER_BYTES, BatchHeader, check_crc, corrupt, iter
 from klamm.wire.records import iter_records
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Bytes read by one step: some ten milliseconds of a thread, then other work has its turn."""
+"""Bytes read by one step: about ten milliseconds of a thread, then other work gets its turn."""
 
 Batches = list[tuple[memoryview, BatchHeader]]
 
@@ -108,7 +108,7 @@ class Cleaning:
     def steps(self) -> Generator[Swap | None, None, None]:
         """Each `next` is a job of the pool. The caller carries out a Swap before the next step."""
         plan = self._plan
-        # Now, because it depends on a segment that may be swapped out before the last group.
+        # Compute it now: it depends on a segment that may be swapped out before the last group.
         horizon_ms = plan.delete_horizon_ms
         offsets = OffsetMap(slots_for(plan.first_uncleanable - plan.first_dirty, self._buffer_bytes))
         yield from self._map(offsets)
@@ -129,7 +129,7 @@ class Cleaning:
     # --- (a) the map -------------------------------------------------------------------------------------------------
 
     def _map(self, offsets: OffsetMap) -> Iterator[None]:
-        """Until the dirty part ends or the map is full. If it is full, the next cleaning goes on at that offset."""
+        """Map keys until the dirty part ends or the map is full; then the next cleaning continues from there."""
         plan = self._plan
         dirty = [s for s in _with_ends(plan.segments, plan.first_uncleanable) if s[1] > plan.first_dirty]
         transactions = CleanedTransactions([entry for entry in plan.aborted if entry.last_offset >= plan.first_dirty])
@@ -144,7 +144,7 @@ class Cleaning:
     def _map_batch(
         self, batch: Buffer, header: BatchHeader, transactions: CleanedTransactions, offsets: OffsetMap
     ) -> bool:
-        """False if there is no room for all of its keys; those it did map lie above the latest offset."""
+        """False if there is no room for all of its keys; those that were mapped lie above the latest offset."""
         start = self._plan.first_dirty
         if header.is_control:
             transactions.end(header, batch)
@@ -189,7 +189,7 @@ class Cleaning:
             yield Swap(disk, plan.directory, group, self._segment(group[0].base_offset, modified_ms))
         finally:
             cleaned.close_files()
-            for path in cleaned.paths:  # they are gone once it was swapped in
+            for path in cleaned.paths:  # they no longer exist once it is swapped in
                 if disk.exists(path):
                     disk.remove(path)
 
@@ -222,7 +222,7 @@ class Cleaning:
         self.tally.bytes_written += size
 
     def _chunks(self, segment: LogSegment, position: int) -> Iterator[Batches]:
-        """Whole batches from `position` on. Checksums are verified: damaged records must not get a valid one here."""
+        """Whole batches from `position` on. Verifies checksums, so that damaged records do not get a valid one here."""
         file = self._disk.open(segment.log_path)
         try:
             size = CHUNK_BYTES

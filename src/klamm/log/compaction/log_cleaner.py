@@ -1,9 +1,9 @@
 """The log cleaner: one task that cleans the filthiest compacted log, again and again, and rests when none is due.
 
 It owns `cleaner-offset-checkpoint`: for each log the offset up to which it is clean. A deletion, truncation or move
-never waits for a cleaning: after each step the cleaning checks that the log has not changed, and is given up if it
-has. Only the creation of a log of the same name waits, until the last step of the old log's cleaning is over. Data that
-cannot be cleaned makes its partition uncleanable until the next start, and is reported; the others go on.
+never waits for a cleaning: after each step the cleaner checks that the log has not changed, and abandons the cleaning
+if it has. Only the creation of a log of the same name waits, until the last step of the old log's cleaning is over.
+Data that cannot be cleaned makes its partition uncleanable until the next start, and is reported; the others go on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogCleaner:
         self._uncleanable: set[TopicPartition] = set()
         self._paused: Counter[TopicPartition] = Counter()
         self._busy: dict[TopicPartition, asyncio.Event] = {}
-        """Logs that are being cleaned, each with an event for its end."""
+        """Logs that are being cleaned, each with an event that its end sets."""
         self._stop = asyncio.Event()
         self._last_run_ms = clock.wall_ms()
         self.max_dirty_ratio = 0.0
@@ -122,7 +122,7 @@ class LogCleaner:
         await self.settled(list(self._busy))
 
     async def clean_filthiest(self) -> bool:
-        """True if a log was due, and was cleaned or given up because it changed."""
+        """True if a log was due, and was cleaned or abandoned because it changed."""
         self._last_run_ms = self._clock.wall_ms()
         found = await self._choose()
         return found is not None and await self._clean(found)
@@ -154,7 +154,7 @@ class LogCleaner:
                 log.fail(error)
             return True
         except Exception:
-            # Any exception: if it ended this task, every compacted log would grow without end.
+            # Catch every exception: if one ended this task, every compacted log would grow without end.
             if not self._may_go_on(log, generation):
                 return True
             logger.exception("%s cannot be cleaned and stays as it is until the next start", partition)
@@ -178,11 +178,11 @@ class LogCleaner:
                 if isinstance(step, Swap):
                     await self._swap_in(log, step)
             if not self._may_go_on(log, generation):
-                logger.info("%s changed during its cleaning, which is given up", log.topic_partition)
+                logger.info("%s changed during its cleaning, which is abandoned", log.topic_partition)
                 await self._disk.run(steps.close)  # there may be many files to remove
                 return True
         finally:
-            if getgeneratorstate(steps) != GEN_RUNNING:  # it is after a cancellation: a thread cannot be stopped
+            if getgeneratorstate(steps) != GEN_RUNNING:  # a cancellation cannot stop its thread
                 steps.close()
         self._cleaned(log, found, cleaning, self._clock.monotonic() - began)
         return True

@@ -2,8 +2,8 @@
 
 Kafka's SkimpyOffsetMap: 24 bytes per slot, 16 for a digest of the key and 8 for the offset, with open addressing in
 three flat arrays. A dict of the same keys takes seven times the memory, and memory limits how much of a log one pass
-cleans. Two keys with the same digest would be taken for one: with 128 bits this does not happen by chance, and an
-attacker cannot construct a collision of this digest (Kafka uses MD5).
+cleans. Two keys with the same digest would count as one: with 128 bits this does not happen by chance, and an attacker
+cannot construct a collision of this digest (Kafka uses MD5).
 """
 
 from __future__ import annotations

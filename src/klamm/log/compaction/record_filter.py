@@ -26,7 +26,7 @@ from klamm.wire.records import Record, build_batch, iter_records
 
 
 class LastRecord(NamedTuple):
-    """The last batch of a producer that the log still knows."""
+    """The last batch of a producer whose state the log still has."""
 
     data_offset: int | None
     """Last offset of its last data batch; None if it only has a marker."""
@@ -54,7 +54,7 @@ class RecordFilter:
         self.records_without_key = 0
 
     def filter(self, batch: Buffer, header: BatchHeader, *, keep_deletes: bool) -> Filtered:
-        """`keep_deletes`: tombstones and markers of this segment are not old enough to be removed."""
+        """`keep_deletes`: tombstones and markers of this segment are too young to be removed."""
         self.records_read += header.count
         needed = self._is_last_of_producer(header)
         if header.is_control:

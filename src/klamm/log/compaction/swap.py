@@ -1,4 +1,4 @@
-"""Replaces segments by the cleaned segment made from them: completely or not at all, whenever the process dies.
+"""Replaces segments with the cleaned segment made from them: completely or not at all, whenever the process dies.
 
 (a) the new files are complete and synced under names that end in `.cleaned`: a restart removes them;
 (b) they are renamed to `.swap`, the log first: while one is still `.cleaned` the sources are valid, then the new ones;
@@ -28,7 +28,7 @@ class Swap:
         self._directory = directory
         self.sources = list(sources)
         self.replacement = replacement
-        """Has its final names already; nothing may open it before the swap is finished."""
+        """The new segment. It already has its final names, so nothing may open it before the swap is finished."""
         self._is_safe = False
 
     def begin(self) -> None:
@@ -83,7 +83,7 @@ def _finish(disk: Disk, directory: str, base: int, found: list[tuple[str, int]])
 
 
 def _end_of(disk: Disk, path: str, base: int) -> int:
-    """Offset after its last batch. A source beyond it lost all records; if it is still there, so are those after it."""
+    """Offset after its last batch. A source beyond it lost all records; if it still exists, so do later ones."""
     file = disk.open(path)
     try:
         end, position, size = base + 1, 0, file.size()

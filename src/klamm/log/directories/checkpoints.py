@@ -1,4 +1,4 @@
-"""The small text files beside the logs: offset checkpoints, leader epochs, meta.properties.
+"""The small text files next to the logs: offset checkpoints, leader epochs, meta.properties.
 
 A checkpoint is Kafka's `CheckpointFile`: a line with the version (0), a line with the number of entries, then one line
 per entry. An empty file, or one without a count, has no entries; any other inconsistency is a storage error. Files are

@@ -31,7 +31,7 @@ class LogDirectories:
         return [directory.path for directory in self if directory.failure is not None]
 
     def lock(self) -> None:
-        """ConfigError if another process holds a directory or none can be used; a single unusable one goes offline."""
+        """Raises ConfigError if another process holds a directory or none is usable. An unusable one goes offline."""
         for directory in self:
             try:
                 directory.lock()
@@ -82,8 +82,8 @@ class LogDirectories:
                 directory.write_meta(broker_id, cluster_id)
 
     def survey(self) -> dict[LogDirectory, list[tuple[str, PartitionDirectory]]]:
-        """Find every partition directory, before anything is changed. A partition in two places, or a directory that is
-        not a partition directory, stops the start. A log directory that cannot be listed goes offline."""
+        """Find every partition directory, before anything is changed. Raises ConfigError for a partition in two places
+        or a directory that is not a partition directory. A log directory that cannot be listed goes offline."""
         found: dict[LogDirectory, list[tuple[str, PartitionDirectory]]] = {}
         home: dict[TopicPartition, str] = {}
         for directory in self.online():

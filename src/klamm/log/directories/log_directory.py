@@ -2,7 +2,7 @@
 
 A directory that fails once stays offline until the next start. A partition lives in `<topic>-<partition>`; the suffix
 `.<32 hex>-delete` marks a directory that waits for removal, `.<32 hex>-future` the copy of a replica that moves between
-directories. What later Kafka versions leave beside them is skipped.
+directories. Other files that later Kafka versions write there are skipped.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def future_name(partition: TopicPartition, unique: str) -> str:
 
 
 class PreviousRun(NamedTuple):
-    """What the previous run of the broker left beside the logs."""
+    """What the previous run of the broker left next to the logs."""
 
     clean: bool
     recovery_points: dict[TopicPartition, int]
@@ -99,7 +99,7 @@ class LogDirectory:
         self.failure: OSError | None = None
         """Why it is offline."""
         self.loaded = False
-        """Until then its checkpoints must not be written: they would lose the logs that are not loaded yet."""
+        """Until all logs are loaded, its checkpoints must not be written: they would lose the others."""
         self.log_count = 0
         self._release: Callable[[], None] | None = None
 
@@ -150,7 +150,7 @@ class LogDirectory:
         self._disk.write_atomically(self.file(CLEAN_SHUTDOWN), b"")
 
     def partitions(self) -> list[tuple[str, PartitionDirectory]]:
-        """Path and meaning of every partition directory. Any other directory stops the start, as in Kafka."""
+        """Path and meaning of every partition directory. Raises ConfigError for any other directory, as Kafka does."""
         found = []
         for name in self._disk.list(self.path):
             path = self.file(name)

@@ -24,7 +24,7 @@ class OffsetCheckpoints:
         self._again = False
 
     def write_high_watermarks(self) -> asyncio.Task[None]:
-        """Off the loop, one write at a time; the task ends when the high watermarks of this moment are on disk."""
+        """Write off the loop, one write at a time; the task ends when the current high watermarks are on disk."""
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_high_watermarks())
         else:
@@ -80,7 +80,7 @@ class OffsetCheckpoints:
             self._registry.take_offline(directory, error)
 
     def write_log_start_offsets(self, directory: LogDirectory) -> None:
-        """Only those that lie above the start of the first segment. Raises OSError."""
+        """Writes only those that lie above the start of the first segment. Raises OSError."""
         directory.write_log_start_offsets(
             {
                 log.topic_partition: log.log_start_offset

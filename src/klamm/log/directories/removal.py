@@ -1,6 +1,6 @@
 """Removes renamed files and directories after their delay, in the disk pool.
 
-Nothing depends on it: the next start finds what a stop leaves behind, by its name, and removes it.
+Nothing depends on it: the next start recognises leftovers by their names and removes them.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 The copy is a log of its own in `<topic>-<partition>.<32 hex>-future`. It is filled from the current log chunk by chunk
 while that log goes on taking appends; a truncation of the current log starts the copy over. When both end at the same
 offset they are exchanged in one step of the loop: the copy gets the plain name, then the old directory is renamed for
-deletion. A crash in between leaves both names, which stops the next start with a clear message; nothing is lost. The
+deletion. A crash in between leaves both names, so the next start fails with a clear message; nothing is lost. The
 next start removes unfinished copies: their moves have to be requested again.
 
-The last request counts: a new target replaces one that still waits, and cancels a move that is under way.
+The last request wins: a new target replaces one that still waits, and cancels a move that is under way.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LogDirMoves:
     # --- one move ----------------------------------------------------------------------------------------------------
 
     async def move(self, partition: TopicPartition, target: LogDirectory) -> bool:
-        """True when the log lives in `target`: the manager then has the new one. False if the move was given up
-        because the log is gone or a directory failed. If cancelled, it leaves only what the next start removes."""
+        """True when the log is in `target` and the manager has the new one. False if the move was abandoned because the
+        log is gone or a directory failed. If cancelled, it leaves only what the next start removes."""
         current = self._manager.get(partition)
         if current is None or self._manager.home_of(partition) is target:
             return False

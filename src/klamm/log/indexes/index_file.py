@@ -2,8 +2,8 @@
 
 It is read whole into two columns when first needed, and searched by bisection. New entries stay in memory until
 `write_out`: the log writes them before its recovery point passes them, and recovery rebuilds what a crash loses. So an
-append to the log costs one system call, not three. A file is exactly as long as its entries. A JVM broker extends the
-files of the active segment while it runs; one that a crash left extended, with zeros at the end, counts as damaged.
+append to the log costs one system call, not three. A file is exactly as long as its entries. A JVM broker preallocates
+the index files of the active segment; one that a crash left with zeros at the end counts as damaged.
 """
 
 from __future__ import annotations

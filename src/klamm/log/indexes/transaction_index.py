@@ -74,7 +74,7 @@ class TransactionIndex:
             self._rewrite([])
 
     def sync(self) -> None:
-        """Does nothing without a file: none was written, or the segment was truncated or replaced meanwhile."""
+        """Does nothing without a file: none was written, or the segment has been truncated or replaced."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:

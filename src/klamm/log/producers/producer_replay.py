@@ -30,7 +30,7 @@ def apply_batch(header: BatchHeader, batch: Buffer, state: ProducerState, now_ms
 
 
 def complete_transaction(segment: LogSegment, state: ProducerState, completed: CompletedTransaction) -> None:
-    """`segment` holds the marker: it indexes the transaction if it was aborted, and then the state lets go of it."""
+    """`segment` holds the marker. If the transaction was aborted, the segment indexes it; then the state forgets it."""
     if completed.aborted:
         stable = state.stable_offset_after(completed)
         segment.transaction_index.append(

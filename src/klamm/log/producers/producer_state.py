@@ -64,7 +64,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         self.transaction_first_offset: int | None = None
         self.seen_ms = seen_ms
-        """When it last wrote, by the broker's clock: by record time, a producer of old data would soon expire."""
+        """When it last wrote, by the broker's clock: by record timestamps, a producer of old data would soon expire."""
 
     @property
     def last_sequence(self) -> int:
@@ -191,7 +191,7 @@ class ProducerState:
     def record_marker(
         self, header: BatchHeader, marker: EndTransactionMarker, offset: int, now_ms: int
     ) -> CompletedTransaction | None:
-        """Record the end of a transaction; None if none was open, and then nothing becomes unstable (KAFKA-10702)."""
+        """Record the end of a transaction. None if none was open: then nothing becomes unstable (KAFKA-10702)."""
         if marker.type is None:
             return None
         entry = self._entry_of(header, now_ms)

@@ -80,7 +80,7 @@ class LogSegment:
         return self.log_path, self.offset_index.path, self.time_index.path, self.transaction_index.path
 
     def create(self) -> None:
-        """Empty files, in the place of strays of that name; they do not stay open."""
+        """Create empty files, replacing stray ones of the same name; they do not stay open."""
         create_empty(self._disk, self.log_path)
         self.offset_index.create()
         self.time_index.create()
@@ -101,7 +101,7 @@ class LogSegment:
         return self._size
 
     def rename_deleted(self) -> list[str]:
-        """Rename the files, to be removed later; returns the new paths."""
+        """Rename the files for later removal; returns the new paths."""
         self.close_files()
         renamed = []
         for path in self.paths:
@@ -230,7 +230,7 @@ class LogSegment:
         return self.pread(header.size_in_bytes, position)
 
     def read(self, offset: int, max_bytes: int, upper_bound: int, *, at_end: bool, at_least_one: bool) -> ReadResult:
-        """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: this segment lies below it."""
+        """Whole batches from the one that holds `offset`, below `upper_bound`. `at_end`: all of it lies below."""
         start = self.position_of(offset)
         limit = self.size if at_end else self.position_of(upper_bound)
         if start >= limit:

@@ -29,7 +29,7 @@ def find_timestamp(segments: LogSegments, log_start_offset: int, timestamp: int)
 
 
 def find_aborted(segments: LogSegments, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-    """The aborted transactions that a reader of [from, to) must skip; may include others, but misses none.
+    """The aborted transactions that a reader of [from, to) must skip, and perhaps others.
 
     A transaction is indexed in the segment of its marker, which may be a later one. An entry whose last stable offset
     lies beyond the range ends the search: all transactions that began before it have been found.

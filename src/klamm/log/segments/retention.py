@@ -1,6 +1,6 @@
 """Which of a log's oldest segments retention deletes: by age, by size, or because they lie below the log start.
 
-Only whole segments, only from the front, only below the high watermark; it stops at the first one that stays. An empty
+It deletes only whole segments from the front, below the high watermark, and stops at the first one that stays. An empty
 active segment always stays. Age is that of the records: a record dated in the future keeps its segment and all after it
 (Kafka does the same, and has `message.timestamp.difference.max.ms` against it).
 """

@@ -1,7 +1,7 @@
 """When an append begins a new segment: by size, by time, because an index is full or an offset does not fit.
 
 Checked before every append; an idle log never rolls. Record timestamps count where they exist: a batch dated far ahead
-forces a roll, and as the first batch of its segment then keeps that segment from rolling by time. This is Kafka's rule.
+forces a roll; as the first batch of its segment, it then keeps that segment from rolling by time. This is Kafka's rule.
 """
 
 from __future__ import annotations
