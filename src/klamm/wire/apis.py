@@ -1,9 +1,9 @@
 """The APIs that klamm speaks: key, name, supported versions, and the first flexible version.
 
 The table has Kafka 2.5's ranges, StopReplica 3 of 2.6, and the few newer APIs that tools ask for. It says what the wire
-can decode, not what a broker serves: the server advertises only APIs with a handler, because an advertised version that
-is not served closes connections. Produce is advertised from version 0, although versions below 3 carry message formats
-that the broker refuses: librdkafka turns compression off unless the range has 0 (KAFKA-18659).
+can decode, not what a broker serves: the server advertises only APIs with a handler, because a request of an advertised
+but unserved version would close the connection. Produce is advertised from version 0, although versions below 3 carry
+message formats that the broker refuses: librdkafka turns compression off unless the range starts at 0 (KAFKA-18659).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from klamm.model.ports import Buffer
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
-"""Base offset and length, which the length does not include."""
+"""The size of base offset and length, which `length` does not include."""
 LENGTH_MIN_ANY_FORMAT: Final = 14
 LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
 MAGIC_POSITION: Final = 16
@@ -130,8 +130,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch. A torn batch at the end, as any bounded read may have, ends the
-    iteration; a malformed one raises KafkaError (CORRUPT_MESSAGE)."""
+    """Position and header of each whole batch. The iteration ends at a torn batch, which any bounded read may have at
+    its end; a malformed one raises KafkaError (CORRUPT_MESSAGE)."""
     position, end = 0, len(buffer)
     while end - position >= LOG_OVERHEAD_BYTES:
         base_offset, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)

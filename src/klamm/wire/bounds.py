@@ -32,8 +32,8 @@ FIXED_BYTES: Final = {
 TAGS_MAX: Final = 64
 TAG_COPY_BYTES_FREE: Final = 1024 * 1024
 TAG_COPY_FACTOR: Final = 8
-"""The decoder copies the rest of the buffer for each tag section that is not empty. All copies together may have this
-many times the size of the message."""
+"""The decoder copies the rest of the buffer for each tag section that is not empty. All copies together may be at most
+this many times the size of the message."""
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
@@ -209,7 +209,7 @@ def _nullable_struct(inner: Walk) -> Walk:
 
 
 def _tags(known: dict[int, Walk], charge: Charge) -> Walk:
-    """Tags must be few, in rising order, and exactly as long as they say. The decoder's copies for them are charged."""
+    """Tags must be few, in rising order, and exactly as long as they say. Counts the bytes that decoding copies."""
 
     def walk(view: memoryview, position: int, end: int) -> int:
         if view[position] == 0:

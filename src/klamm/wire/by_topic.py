@@ -1,4 +1,4 @@
-"""Kafka's messages list partitions under their topics: one helper groups them for all of our encoders and answers."""
+"""Groups partitions by topic, as Kafka's messages list them, for all of our encoders and answers."""
 
 from __future__ import annotations
 

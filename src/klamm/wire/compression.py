@@ -1,7 +1,7 @@
 """The four compression codecs of a record batch, each with a limit on the decompressed size.
 
 A batch of a few kilobytes can claim to hold gigabytes, so no declared size is trusted: every decompressor writes at
-most `max_bytes` and refuses the rest. Framing differs by client: Java frames snappy in xerial blocks, librdkafka and
+most `max_bytes` and refuses larger data. Framing differs by client: Java frames snappy in xerial blocks, librdkafka and
 franz-go send one raw block. Java refuses LZ4 frames with linked blocks, so klamm never writes those.
 """
 
@@ -148,7 +148,7 @@ def _decompress_snappy_block(block: memoryview, remaining: int, max_bytes: int) 
 
 
 def _decompress_growing(library: object, data: Buffer, max_bytes: int) -> memoryview:
-    """Decompress into a buffer that grows fourfold while it is too small: the declared size, if any, may be a lie.
+    """Decompress into a buffer that grows fourfold while it is too small: the declared size, if any, may be false.
 
     The library tells "too small" from "corrupt" only by its message, so garbage may cost a few rounds within the limit.
     """

@@ -1,4 +1,4 @@
-"""The errors that close a connection without an answer, as in Kafka; and how to read the error codes of others."""
+"""The errors that close a connection without an answer, as in Kafka; and reading error codes from other brokers."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def decode_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def _skip_forgotten(cursor: Cursor) -> None:
-    """The partitions that leave a session, which this broker does not have."""
+    """Skips the partitions that leave a session: this broker has no sessions."""
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         cursor.string()
         cursor.take(INT32.size * cursor.count(INT32.size))

@@ -1,7 +1,7 @@
-"""kafka-python's schemas without its clients, which the package imports in any case.
+"""kafka-python's schemas without its clients, which the package would otherwise import.
 
 The clients are half of a broker's imports, and a broker uses none of them. So in a broker's process, and only there,
-the package is registered without running its own code. The code runs when a client is asked for after all.
+the package is registered without running its own code. The code runs when a client is imported after all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Requests and responses as objects: kafka-python's classes, with its own schemas for client APIs and ours for control.
 
 This module alone imports kafka-python (`klamm.wire.kafka_python` prepares the import), and everything else asks it for
-classes by API key. Decoding is safe for bytes from strangers: `klamm.wire.bounds` walks them first. Hot APIs do not
-come through here: Produce and Fetch have codecs of their own (`produce`, `fetch`), and so have the control requests
+classes by API key. Decoding is safe for untrusted bytes: `klamm.wire.bounds` checks them first. Hot APIs do not come
+through here: Produce and Fetch have codecs of their own (`produce`, `fetch`), and so do the control requests
 (`control`).
 """
 
@@ -48,7 +48,7 @@ def response_class(api_key: int) -> Any:
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> Any:
-    """The request as an object. Raises ProtocolError, upon which the connection is closed."""
+    """The request as an object. Raises ProtocolError, which closes the connection."""
     api = APIS.get(api_key)
     if api is None or not api.serves(version):
         raise ProtocolError(f"unknown API key {api_key} or version {version}")

@@ -27,7 +27,7 @@ FIRST_WITH_TRANSACTIONAL_ID: Final = 3
 FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_RECORD_ERRORS: Final = 8
 ATTRIBUTES_POSITION: Final = CRC_START + 1
-"""The low byte of the attributes, which has the codec."""
+"""The low byte of the attributes, which holds the codec."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
@@ -35,8 +35,8 @@ _TOPIC_BYTES_MIN = 6
 _PARTITION_BYTES_MIN = 8
 _EMPTY_PARTITIONS_FREE = 1_000
 _BYTES_PER_PARTITION = 64
-"""The least average size of a partition beyond the first thousand: a batch has 61 bytes or more, and millions of
-partitions without one would cost memory."""
+"""The smallest allowed average size of a partition's entry beyond the first thousand: a batch has 61 bytes or more, and
+millions of entries without one would cost memory."""
 
 
 class ProduceRequest(NamedTuple):
@@ -44,7 +44,7 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     entries: list[tuple[TopicPartition, memoryview]]
-    """Records as they came, empty where the client sent null. If a partition is named twice, the last entry counts."""
+    """Records as received, empty where the client sent null. If a partition is named twice, the last entry counts."""
 
 
 class ProduceResult(NamedTuple):

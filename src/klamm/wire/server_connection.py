@@ -1,7 +1,7 @@
 """The server's side of a connection, without IO: bytes in, one request at a time out.
 
 Kafka answers the requests of a connection strictly in order, and clients rely on it: the next request comes out only
-after the previous one is answered (`answered`). A stranger may send garbage: anything but a frame of a sane size with a
+after the previous one is answered (`answered`). Clients may send garbage: anything but a frame of a sane size with a
 known header raises ProtocolError with the reason, and the connection closes. A frame never takes more memory than the
 bytes that have arrived.
 """
@@ -54,7 +54,7 @@ class ServerConnection:
         self._buffer += data
 
     def answered(self) -> None:
-        """The current request is finished: the next one may come."""
+        """The current request is finished: the next one may be taken."""
         self._busy = False
 
     def next_request(self) -> ReceivedRequest | None:
@@ -63,7 +63,7 @@ class ServerConnection:
             return None
         (size,) = SIZE.unpack_from(self._buffer)
         if not HEADER_BYTES_MIN <= size <= self._frame_bytes_max:
-            raise ProtocolError(f"frame of {size} bytes: allowed are {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
+            raise ProtocolError(f"frame of {size} bytes: it must have {HEADER_BYTES_MIN} to {self._frame_bytes_max}")
         if size > self._recordless_bytes_max and len(self._buffer) >= SIZE.size + INT16.size:
             (key,) = INT16.unpack_from(self._buffer, SIZE.size)
             if key != ApiKey.PRODUCE:

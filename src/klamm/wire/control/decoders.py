@@ -1,10 +1,10 @@
 """Decoders of the control requests that a controller sends today: LeaderAndIsr 4 and UpdateMetadata 6.
 
 A request may carry 100,000 partitions and must not hold the event loop, so the decoders are generators: each `next`
-does one slice of the work, and the generator returns the decoded request. Most partitions say the same few things.
-Therefore the bytes after a partition's index are looked up in a cache before they are decoded, and equal states share
-one value. Every length is checked against the end of the body: a torn request raises ProtocolError, and nothing of it
-is applied. Older versions go through the schema codec, which small clusters can afford.
+does one slice of the work, and the generator returns the decoded request. Most partitions have one of a few states. So
+the bytes after a partition's index are looked up in a cache before they are decoded, and equal states share one value.
+Every length is checked against the end of the body: a torn request raises ProtocolError, and nothing of it is applied.
+Older versions go through the schema codec, which small clusters can afford.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _brokers(body: memoryview, at: int) -> list[Broker]:
 
 
 def _check_live_leaders(body: memoryview, at: int) -> None:
-    """Brokers take the leaders from their metadata, not from here; but a request that ends too early is torn."""
+    """Brokers take the leaders from their metadata, not from here, but a torn request must be refused."""
     count, at = read_uvarint(body, at)
     for _ in range(_not_null(count)):
         host, at = _text(body, at + 4)

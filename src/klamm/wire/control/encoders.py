@@ -1,10 +1,10 @@
 """Encoders of control requests: a partition's bytes are made once and joined for every broker (design D4).
 
 A partition's entry has its index, the state (`state_bytes`, the same in LeaderAndIsr and UpdateMetadata), the znode's
-version, and the rest, which depends on the assignment. States and assignments are few, so a controller keeps their
-bytes, and joins entries from the four parts, topic by topic. All three requests begin with the same 16 bytes (`head`:
-controller id, controller epoch, broker epoch), the only part that differs between the receivers of one UpdateMetadata:
-encode the `tail` once, send `[head, tail]` to each.
+version, and the rest, which depends on the assignment. There are few distinct states and assignments, so a controller
+keeps their bytes and joins entries from the four parts, topic by topic. All three requests begin with the same 16 bytes
+(`head`: controller id, controller epoch, broker epoch), the only part that differs between the receivers of one
+UpdateMetadata: encode the `tail` once, send `[head, tail]` to each.
 
 The versions are those of inter-broker protocol 2.2 and later, which group partitions by topic. The bytes equal those of
 the schema codec.

@@ -31,7 +31,7 @@ _ENTRY = struct.Struct(">ihx")
 
 
 def encode_error(api_key: ApiKey, version: int, error: ErrorCode) -> bytes:
-    """An answer that is about the request as a whole: that of UpdateMetadata, and any refusal."""
+    """An answer to the request as a whole: to UpdateMetadata, and for any refusal."""
     return encode_response(response_class(api_key)(error_code=error), version)
 
 
