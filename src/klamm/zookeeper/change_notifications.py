@@ -1,12 +1,12 @@
 """Change notifications: sequential nodes below one parent that tell every broker what to read again.
 
 Changes of configuration, ACLs and delegation tokens are announced this way (Kafka: ZkNodeChangeNotificationListener).
-Each broker handles each node once, in the order of the sequence numbers; an error in one is reported, and the next is
-handled all the same. A broker does not delete a node that it has read, because others may not have read it; it deletes
-nodes that are older than 15 minutes. At its start a broker handles all nodes that exist.
+Each broker handles each node once, in the order of the sequence numbers; an error in one is reported and does not
+affect the next. A broker does not delete a node that it has read, because others may not have read it; it deletes nodes
+that are older than 15 minutes. At its start a broker handles all nodes that exist.
 
-A watch only says that there is something new. The sequence numbers say what to handle, so the next look makes up for
-merged events, a lost connection or a new session.
+A watch only says that something is new. The sequence numbers say what to handle, so the next read makes up for merged
+events, a lost connection or a new session.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ChangeNotifications:
     async def on_auth_failure(self) -> None:
         pass
 
-    # --- inside ---
+    # --- internals ---
 
     def _on_event(self, event: WatchEvent) -> None:
         self._wake.set()

@@ -1,5 +1,5 @@
-"""What every user of ZooKeeper needs around a call: repeating it while the connection is lost, and reading the children
-of a parent that may be absent."""
+"""Helpers around ZooKeeper calls: repeat a call while the connection is lost, and read the children of a parent that
+may be absent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RECONNECT_PAUSE_S: Final = 0.1
 
 
 async def until_connected(call: Callable[[], Awaitable[T]], pause_s: float | None = None) -> T:
-    """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. It raises other
-    errors, also SessionExpired.
+    """Repeat `call` while it ends in ConnectionLoss: for reads, and for writes that may happen twice. Other errors,
+    such as SessionExpired, are raised.
 
     The pause, RECONNECT_PAUSE_S by default, protects ZooKeeper from a call that breaks every connection. A single small
     request needs no pause, because the client itself waits for the next connection."""

@@ -42,8 +42,8 @@ class FrameLimit(NamedTuple):
 
 READ_FRAME: Final = FrameLimit(500, 128 * 1024)
 WRITE_FRAME: Final = FrameLimit(1000, 256 * 1024)
-"""A transaction costs the server as much as a hundred sets in it. So write frames are larger than read frames, and
-fewer are in flight."""
+"""A transaction has a fixed cost, as high as that of a hundred sets in it. So write frames are larger than read frames,
+and fewer are in flight."""
 
 NO_NODE: Final = -101
 
@@ -62,7 +62,7 @@ _VERSION_AND_RESULT = struct.Struct(">32xi32xi?ii")
 
 
 class _Lengths(dict[int, bytes]):
-    """Packed lengths. There are few different ones."""
+    """Packed lengths; only a few distinct ones occur."""
 
     def __missing__(self, length: int) -> bytes:
         packed = jute.INT.pack(length)
@@ -80,7 +80,8 @@ _CHECK_HEADER = jute.MULTI_HEADER.pack(OpCode.CHECK, False, -1)
 
 def multis(ops: Sequence[Op], chroot: Chroot, first: Sequence[Op] = ()) -> Iterator[tuple[int, int, bytes]]:
     """Yields (start, stop, body) for each multi: its body does `first`, then `ops[start:stop]`. Each body is packed
-    when it is drawn, so the server works on one while the next is packed, and packing all never blocks the loop."""
+    only when the caller asks for it, so the server works on one while the next is packed, and the loop is never blocked
+    for long."""
     head = b"".join(pack_ops(first, chroot))
     for base in range(0, len(ops), WRITE_FRAME.operations):
         batch = ops[base : base + WRITE_FRAME.operations]
@@ -113,7 +114,7 @@ def _bodies(base: int, frame: FrameLimit, head: bytes, packed: Sequence[bytes]) 
 
 
 def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
-    """The operations of a multi, each with its header. Sets and creates, by far the most, are packed inline."""
+    """The operations of a multi, each with its header. Sets and creates, the most frequent, are packed inline."""
     prefix, lengths, pack_version, join = chroot.prefix, _LENGTHS, jute.INT.pack, b"".join
     packed: list[bytes] = []
     append = packed.append
@@ -134,7 +135,7 @@ def pack_ops(ops: Sequence[Op], chroot: Chroot) -> list[bytes]:
 
 @lru_cache(maxsize=256)
 def _create_rest(acl: tuple[Acl, ...], mode: CreateMode) -> bytes:
-    """The part of a create after its data. There are few different ones."""
+    """The part of a create after its data; only a few distinct ones occur."""
     return jute.pack_acl(acl) + jute.INT.pack(mode)
 
 
@@ -345,8 +346,8 @@ def all_set(body: bytes, position: int, count: int, *, fenced: bool) -> bool:
 
 
 def _only_sets(body: bytes, position: int, count: int) -> bool:
-    """Whether the reply says that `count` sets succeeded. Its size tells, and one slice per byte of the header through
-    all results."""
+    """Whether the reply says that `count` sets succeeded. It checks the size, and each byte of the result headers by
+    one strided slice."""
     size, end = _SET_RESULT.size, len(body) - len(jute.MULTI_END)
     return (
         end - position == count * size

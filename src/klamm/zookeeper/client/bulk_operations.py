@@ -26,12 +26,12 @@ WRITES_IN_FLIGHT: Final = 2
 SINGLE_READS_IN_FLIGHT: Final = 800
 """For a server without multi-read."""
 LARGEST_OVERHEAD: Final = 16 * 1024
-"""Allowed for paths, ACL and fence beside the data of one operation in a bulk write."""
+"""Allowance for paths, ACL and fence, in addition to the data of one operation in a bulk write."""
 
 _WITH_DATA: Final = (Set, Create)
 R = TypeVar("R")
 _Batch = tuple[int, int, asyncio.Future[Reply]]
-"""Operations [start, stop) of a bulk call, and the reply to come."""
+"""Operations [start, stop) of a bulk call, and the future of their reply."""
 
 
 class BulkOperations(Operations):
@@ -216,6 +216,6 @@ async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[i
             consume(start, stop, await future)
     finally:
         for _, _, future in window:
-            # No one awaits these any more: mark errors as retrieved, ignore replies.
+            # Nothing awaits these any more: mark errors as retrieved, ignore replies.
             if not future.cancel() and not future.cancelled():
                 future.exception()

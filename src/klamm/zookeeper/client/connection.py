@@ -1,9 +1,10 @@
 """One TCP connection to one server: frames, the order of requests, and the times of the last traffic.
 
 Replies come strictly in the order of the requests, so the requests in flight are a queue. The one exception is the
-answer to an opcode that the server does not know: it overtakes, and then the server closes. Events are delivered at
-once and in order, and so before the reply of any read that shows the change. When the connection ends, every request in
-flight fails with ConnectionLoss, whether the server applied it or not. The owner of the connection runs its timers.
+answer to an opcode that the server does not know: it overtakes earlier replies, and then the server closes the
+connection. Events are delivered at once and in order, so an event precedes the reply of any read that shows its change.
+When the connection ends, every request in flight fails with ConnectionLoss, whether the server applied it or not. The
+owner of the connection runs its timers.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.last_zxid = 0
         self.last_sent = self.last_received = self.last_answered = clock.monotonic()
-        """Any byte proves that the connection lives. Only an answer proves that requests arrive: events need none."""
+        """Any byte proves that the connection is alive. Only an answer proves that requests arrive; events do not."""
 
     @property
     def is_open(self) -> bool:
@@ -167,7 +168,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         elif not self.closed.done():
             self.closed.set_result(None)
 
-    # --- inside ---
+    # --- internals ---
 
     def _end(self, reason: str) -> None:
         if self._lost is None:
@@ -178,7 +179,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._auths.clear()
         if not self._handshake.done():
             self._handshake.set_exception(ConnectionLoss(detail=self._lost))
-            self._handshake.exception()  # mark it as retrieved: there may be no one awaiting it
+            self._handshake.exception()  # mark it as retrieved, because nothing may be awaiting it
 
     def _write(self, data: bytes) -> None:
         """Everything sent in one turn of the loop leaves in one write."""

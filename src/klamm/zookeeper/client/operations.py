@@ -146,7 +146,7 @@ class Operations(ABC):
         reply = await self._submit(OpCode.MULTI, body, path)
         return bulk.unpack_multi(reply.payload, BODY, ops, self._chroot)
 
-    # --- inside ---
+    # --- internals ---
 
     async def _request(
         self, kind: str, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None

@@ -14,9 +14,9 @@ One task owns the connection and every timer:
   `after_new_session` runs. In between, new requests are refused at once: nothing decided under the old session may act
   under the new one, and a listener that uses ZooKeeper must not wait for the session that waits for the listener.
 
-`after_new_session` runs beside the connection's task, because it needs a connection that is kept alive. The next expiry
-waits for it to return. The timing is that of ZooKeeper's ClientCnxn; the order of the listeners is that of Kafka's
-ZooKeeperClient.
+`after_new_session` runs concurrently with the connection's task, because it needs a connection that is kept alive. The
+next expiry waits for it to return. The timing is that of ZooKeeper's ClientCnxn; the order of the listeners is that of
+Kafka's ZooKeeperClient.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class ClientSession:
         return connection
 
     async def _probe(self, connection: ZooKeeperConnection) -> bool:
-        """Sent first and alone: a server without multi-read closes the connection, and other requests would be lost."""
+        """Sent alone, before any other request: a server without multi-read closes the connection, and loses them."""
         try:
             await self._send(connection, PendingRequest(OpCode.MULTI_READ, jute.MULTI_END, ""))
         except MarshallingError:
@@ -366,11 +366,11 @@ class ClientSession:
             request = self._waiting.popleft()
             request.fail(refusal(request.path))
 
-    # --- small parts ---
+    # --- helpers ---
 
     def _send(self, connection: ZooKeeperConnection, request: PendingRequest) -> asyncio.Future[Reply]:
         if request.opcode is OpCode.MULTI_READ and not self.has_multi_read:
-            # The new connection leads to an older server, which would close it upon this request.
+            # The new connection leads to an older server, which would close it after this request.
             request.fail(Unimplemented(request.path))
             return request.future
         self.requests[request.opcode.name.lower()] += 1

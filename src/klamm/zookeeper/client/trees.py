@@ -1,4 +1,4 @@
-"""Deletes a whole tree of nodes in bulk, children first, and looks again when another client changes it meanwhile."""
+"""Deletes a whole tree of nodes in bulk, children first, and starts again if another client changes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHANGED_MEANWHILE: Final = (NoNode, NotEmpty, RuntimeInconsistency)
 
 
 async def delete_tree(zookeeper: ZooKeeper, path: str) -> bool:
-    """Returns whether there was anything to delete. Raises the error of a node that cannot be deleted, say NoAuth."""
+    """Returns whether there was anything to delete. Raises the error of a node that it cannot delete, e.g. NoAuth."""
     found = False
 
     async def delete_all() -> bool:

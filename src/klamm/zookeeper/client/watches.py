@@ -1,9 +1,9 @@
 """The watches of a session, each with the zxid at which its owner read the node.
 
 A watch belongs to the connection, so the client sets all watches again after a reconnect. SetWatches carries a zxid,
-and the server fires every watch whose node changed after it. The right zxid is, for each path, that of the reply from
-which the owner knows the node. The session's last zxid would be wrong: other replies have moved it past changes that
-the owner has not seen. A smaller zxid is always safe and only fires more.
+and the server fires every watch whose node changed after it. For each path the right zxid is that of the reply that
+told the owner about the node. The session's last zxid would be wrong: other replies have moved it past changes that the
+owner has not seen. A smaller zxid is always safe; it only makes more watches fire.
 
 A watch is registered when the reply of the read arrives, in order with the events, and not when the coroutine that
 awaits the reply wakes up: an event may follow in the same packet.
@@ -65,7 +65,7 @@ class WatchRegistry:
             if watch is not new:
                 table[path] = watch.joined_by(zxid, watcher)
 
-    # What a read does with zxid and error code when its reply arrives.
+    # Called with zxid and error code when the reply of a read arrives.
 
     def on_exists(self, path: str, watcher: Watcher | None) -> OnReply | None:
         """Also for a node that does not exist: then the watch is for its creation."""

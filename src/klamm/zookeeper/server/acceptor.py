@@ -1,4 +1,4 @@
-"""Puts the service behind a listener, and connects each transport with the service.
+"""Puts the service behind a listener, and connects each transport to the service.
 
 It uses the network port, so it works on a real network and on a simulated one.
 """
@@ -57,7 +57,7 @@ class AcceptingServer(ABC):
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """Connects a transport with the service. Delays frames as the faults say, and stops reading from a client that does
+    """Connects a transport to the service. Delays frames as the faults say, and stops reading from a client that does
     not read its answers."""
 
     def __init__(self, server: AcceptingServer) -> None:
@@ -118,7 +118,7 @@ class AcceptedConnection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------------------
 
     def _give_up(self) -> None:
         assert self._connection is not None

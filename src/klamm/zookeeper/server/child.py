@@ -1,9 +1,10 @@
 """Child processes that never outlive their owner, and ports that no other process takes.
 
-Only the kernel can end a child when its owner dies, also by `kill -9`: PR_SET_PDEATHSIG. There are three traps:
+Only the kernel can end a child when its owner dies, even by `kill -9`: PR_SET_PDEATHSIG. There are three traps:
 
-- It must be set in the child. `preexec_fn` is unsafe beside threads, so a small interpreter sets it and then *becomes*
-  the program by exec: the pid is the program's own, and signals need no forwarding. The setting survives the exec.
+- It must be set in the child. `preexec_fn` is unsafe in a process with threads, so a small interpreter sets it and then
+  *becomes* the program by exec: the pid is the program's own, and signals need no forwarding. The setting survives the
+  exec.
 - The owner may die before the child has set it. The child therefore checks its parent afterwards and exits if that is
   no longer the owner.
 - It fires when the *thread* that forked ends, not the process (prctl(2)). So one thread, which lives as long as the
@@ -158,7 +159,7 @@ def release_port(port: int) -> None:
 
 def port_is_taken(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is not taken
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT counts as free
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

@@ -39,7 +39,7 @@ def compact(directory: Path, zxid: int) -> None:
 
 
 def main(directory: str, zxid: str) -> int:
-    os.nice(10)  # the server's clients come first
+    os.nice(10)  # the server has priority
     try:
         compact(Path(directory), int(zxid))
     except (KlammError, OSError) as error:

@@ -143,7 +143,7 @@ class Database(Generic[C]):
                     self.tree.apply(effect, transaction)
         self.zxid = zxid
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> Transaction:
         return Transaction(self.zxid + 1, self._clock.wall_ms())

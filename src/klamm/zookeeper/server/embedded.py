@@ -1,4 +1,4 @@
-"""Runs the real Apache ZooKeeper as a child process: one node; `embedded_ensemble` has three (design D7).
+"""Runs one real Apache ZooKeeper server as a child process; `embedded_ensemble` runs three (design D7).
 
 The jars are those that PySpark ships, found without importing it, or those in $KLAMM_ZOOKEEPER_JARS. Only the few jars
 that the server needs are on the class path, and it runs with C1 and the serial collector: it is ready in half a second
@@ -103,7 +103,7 @@ class EmbeddedZooKeeper:
         self.data_dir = Path(data_dir)
         self.port = port
         self._chosen_by_us = port == 0
-        self._has_served = False  # clients know the port from then on: it must not change
+        self._has_served = False  # from then on clients know the port, so it must not change
         self._settings: dict[str, str | int] = {
             "tickTime": tick_ms,
             "minSessionTimeout": min_session_timeout_ms,

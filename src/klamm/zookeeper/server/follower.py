@@ -134,7 +134,7 @@ class FollowerService(ZooKeeperService):
             del self._queued[connection]
             while queue and connection.open:
                 self.request(connection, queue.popleft())
-                if connection in self._queued:  # this request waits again, and so do those behind it
+                if connection in self._queued:  # this request waits again, and so do those after it
                     self._queued[connection].extend(queue)
                     return
 

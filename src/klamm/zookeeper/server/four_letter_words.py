@@ -1,4 +1,4 @@
-"""Four-letter words: the server's answers about itself, for people and their tools."""
+"""Four-letter words: the server's answers about itself, for operators and their tools."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class FileJournal:
         """Bring `database` to the state of the files, and prepare for appends. Raises JournalDamaged,
         JournalUnusable."""
         if self._failure is not None:
-            # The server has more in memory than the files have.
+            # The server's memory is ahead of the files.
             raise JournalUnusable(f"{self.directory}: an earlier write failed: {self._failure.strerror}")
         try:
             self._open(database)

@@ -123,7 +123,7 @@ class MemoryZooKeeper(AcceptingServer):
     # --- timers ------------------------------------------------------------------------------------------------------
 
     def watch_expiry(self) -> None:
-        """Set a timer for the earliest expiry of a session. Requests only postpone expiries, so a timer that is too
+        """Set a timer for the earliest expiry of a session. Requests only postpone expiries, so a timer that fires too
         early does no harm: it finds nothing to do and sets the next one."""
         due_ms = self.service.sessions.next_expiry_ms()
         if due_ms is None or self._listening is None or self._failed.is_set():

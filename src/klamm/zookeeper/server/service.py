@@ -1,4 +1,4 @@
-"""The request processor, which connects connections, database and watches. It does no IO and has no timers.
+"""The request processor, which ties connections, database and watches together. It does no IO and has no timers.
 
 It handles one request at a time, so every reply belongs to one zxid. An event goes into a connection's output while its
 change is committed, and so before any reply that could show the change. `flush` sends the output after the journal, so
@@ -382,7 +382,7 @@ class ZooKeeperService:
 
         self.watches.fire(event, tell)
 
-    # --- for people --------------------------------------------------------------------------------------------------
+    # --- four-letter words --------------------------------------------------------------------------------------------
 
     def answer_word(self, word: str) -> str:
         tree = self.database.tree

@@ -1,4 +1,4 @@
-"""The tree of nodes: applies the effects of transactions, and rolls back a transaction that failed half-way.
+"""The tree of nodes: applies the effects of transactions, and rolls back a transaction that failed halfway.
 
 Nothing is refused here: `rules` has checked the operation and turned it into an *effect*, which says all that it does,
 so a journal or a follower can repeat it and get the same tree, Stat by Stat. The fields of a node are ZooKeeper's:
@@ -107,7 +107,7 @@ class TreeNode:
         self.ctime_ms = self.mtime_ms = time_ms
         self.version = self.aversion = self.creations = 0
         self.container = False
-        # A dict keeps the order: a listing must not depend on hashes. None for leaves, of which there are many.
+        # A dict keeps the order: a listing must not depend on hashes. None for leaves, the most frequent kind.
         self.children: dict[str, None] | None = None
 
     def packed_stat(self) -> bytes:

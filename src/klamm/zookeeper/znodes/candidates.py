@@ -1,4 +1,4 @@
-"""/config/extension/candidates/<id>: brokers that stand for controller first (LogiKM and KnowStreaming write it).
+"""/config/extension/candidates/<id>: brokers that are preferred as controller (LogiKM and KnowStreaming write it too).
 
 Persistent, without data. An absent parent means no preference. Names that are not broker ids are ignored, because an
 operator's mistake must not leave the cluster without a controller.

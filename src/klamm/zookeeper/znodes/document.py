@@ -45,8 +45,8 @@ def parse(path: str, data: bytes | None) -> Fields:
 
 
 def decoder(decode: Callable[[str, bytes | None], T]) -> Callable[[str, bytes | None], T]:
-    """Decorates every function that decodes a znode: an exception that it did not expect also becomes ZNodeError. Any
-    other exception would end one controller after another."""
+    """Decorates every function that decodes a znode: an exception that it did not expect also becomes ZNodeError. An
+    unexpected exception would end one controller after another."""
 
     @wraps(decode)
     def checked(path: str, data: bytes | None) -> T:
@@ -128,7 +128,7 @@ def version(path: str, fields: Fields, accepted: Iterable[int]) -> int:
 
 
 def refuse_unknown(path: str, fields: Fields, known: Set[str]) -> None:
-    """For the few strict documents."""
+    """For the few documents that allow no unknown keys."""
     unknown = sorted(fields.keys() - known)
     if unknown:
         raise ZNodeError(path, f"unknown key {', '.join(unknown)}")

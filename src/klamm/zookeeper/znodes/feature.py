@@ -1,8 +1,8 @@
 """/feature: the versions of features that the whole cluster has finalised (KIP-584). klamm only reads it.
 
 Controllers of 2.7 and later maintain it; below protocol 2.7 they write it as disabled. klamm serves protocols up to 2.6
-and does not write it. Its content matters when someone raises the protocol, or finds features enabled unexpectedly.
-Version 1 has a lowest and a highest level for each feature, version 2 (protocol 3.3) only the highest.
+and does not write it. Its content matters when an operator raises the protocol version, or finds features enabled
+unexpectedly. Version 1 has a lowest and a highest level for each feature, version 2 (protocol 3.3) only the highest.
 """
 
 from __future__ import annotations

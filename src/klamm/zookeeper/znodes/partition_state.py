@@ -1,7 +1,7 @@
 """/brokers/topics/<topic>/partitions/<partition>/state: leader, leader epoch and ISR, version 1 as Kafka 2.5 writes it.
 
 A large cluster has a hundred thousand of these with a few hundred different contents, so both directions use a cache:
-decoding by the raw bytes, encoding by the state (design D13). The znode's version is in neither key.
+decoding by the raw bytes, encoding by the state (design D13). Neither cache key includes the znode's version.
 `leader_recovery_state`, which 3.2 and later may add, is ignored.
 """
 
@@ -61,7 +61,7 @@ def decode_many(paths: Sequence[str], contents: Contents) -> list[LeaderAndIsr |
         if NO_NODE_VERSION not in contents.versions:
             return list(map(_decode, contents.data))
     except ZNodeError:
-        pass  # decode one by one, to tell which
+        pass  # decode one by one, to find which is bad
     return [_decode_any(*item) for item in zip(paths, contents.data, contents.versions, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""/admin/preferred_replica_election: how old tools request the election. The controller removes it when it is done."""
+"""/admin/preferred_replica_election: how old tools request an election. The controller removes it afterwards."""
 
 from __future__ import annotations
 
