@@ -58,7 +58,7 @@ class BrokerConfig:
     # Network
     socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, least=1, most=INT_MAX)
     connections_max_idle_ms: int = integer("connections.max.idle.ms", 600_000, least=-1)
-    """A connection without traffic for that long is closed; -1 means never."""
+    """A connection without traffic for this long is closed; -1 means never."""
     max_connections: int = integer("max.connections", INT_MAX, most=INT_MAX)
     max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, most=INT_MAX)
     max_connections_per_ip_overrides: tuple[str, ...] = words("max.connections.per.ip.overrides", ())
@@ -152,7 +152,7 @@ class BrokerConfig:
     controller_only: bool = boolean("klamm.controller.only", False)
     """Makes a dedicated controller node: placement gives it no replicas."""
     controller_settle_ms: int = integer("klamm.controller.settle.ms", 3_000)
-    """How long a candidate must be up, or a broken /controller stay broken, before a broker takes over."""
+    """How long a candidate must be up, or /controller must stay broken, before a broker takes over."""
     controller_fallback: bool = boolean("klamm.controller.fallback", True)
     """If false, only candidates may become controller as long as any are configured."""
     controller_heal: bool = boolean("klamm.controller.heal", True)
@@ -162,7 +162,7 @@ class BrokerConfig:
     state_change_log_dir: str = text("klamm.state.change.log.dir", "")
     """Directory of state-change.log and state-change.json; by default that of the first log directory."""
     max_partitions_per_topic: int = integer("klamm.max.partitions.per.topic", 50_000, least=1, most=INT_MAX)
-    """Limit for one request. The assignment of a topic is one znode, and ZooKeeper limits it to a megabyte."""
+    """Limits one request: the assignment of a topic is one znode, which ZooKeeper limits to a megabyte."""
     http_listener: str = text("klamm.http.listener", "")
     """HOST:PORT of the HTTP listener, which serves /metrics; empty means none."""
 
@@ -270,7 +270,7 @@ def parse_endpoints(
 
 
 def read_broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """From Kafka's own server.properties. Returns the configuration and one warning per key that has no effect."""
+    """Read Kafka's own server.properties. Returns the configuration and one warning per key that has no effect."""
     properties = dict(properties)
     if "log.dirs" not in properties and "log.dir" in properties:
         properties["log.dirs"] = properties["log.dir"]
@@ -376,7 +376,7 @@ def topic_config(defaults: TopicConfig, overrides: Mapping[str, str | None]) -> 
 
 
 def topic_keys_without_effect(overrides: Iterable[str]) -> dict[str, str]:
-    """Those of the overridden keys that change nothing, with the reason."""
+    """The overridden keys that change nothing, with the reason."""
     return keys_without_effect(TopicConfig, overrides)
 
 

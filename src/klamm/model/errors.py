@@ -102,7 +102,7 @@ class KlammError(Exception):
 
 
 class ConfigError(KlammError):
-    """An invalid setting. The message names the key, the value and what is allowed. It stops the start."""
+    """An invalid setting. The process does not start; the message names the key, the value and what is allowed."""
 
 
 class KafkaError(KlammError):
@@ -126,14 +126,13 @@ class ZooKeeperError(KlammError):
 
 
 class RuntimeInconsistency(ZooKeeperError):
-    """An operation of a failed multi that is not the one that failed."""
+    """The result of an operation in a failed multi, if another operation failed."""
 
     code = -2
 
 
 class ConnectionLoss(ZooKeeperError):
-    """The connection broke while the request was in flight. ZooKeeper may have applied it, may still apply it, or
-    not."""
+    """The connection broke while the request was in flight. ZooKeeper may have applied it, or may still do so."""
 
     code = -4
 

@@ -14,7 +14,7 @@ ProducerId = NewType("ProducerId", int)
 
 NO_LEADER: Final = BrokerId(-1)
 LEADER_DURING_DELETE: Final = BrokerId(-2)
-"""In UpdateMetadata it tells brokers to forget the partition."""
+"""As a leader in UpdateMetadata, it tells brokers to forget the partition."""
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)

@@ -1,7 +1,7 @@
 """The five ports: clock, network, disk, ZooKeeper and randomness (`random.Random`); and the sink for events.
 
 Code below them uses no `time`, `random`, `uuid4`, `os.urandom`, thread or uvloop (design D16), so a simulation can pass
-its own ports and run the real code in one thread from one seed. Code waits by the event loop (`asyncio.sleep`,
+its own ports and run the real code in one thread from one seed. Code waits with the event loop (`asyncio.sleep`,
 `asyncio.timeout`), whose time the simulation controls too.
 """
 
@@ -87,7 +87,7 @@ class Disk(Protocol):
     """
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job` in the thread pool. Only for work on files that the loop does not touch meanwhile."""
+        """Run `job` in the thread pool. Only for work on files that the loop does not touch at the same time."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile: ...
 
@@ -311,7 +311,8 @@ class ZooKeeper(Protocol):
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         """One transaction. A failed operation does not raise: the results say which one failed and why."""
 
-    # Bulk operations are split below jute.maxbuffer, with a bound in flight. Results are in the order of the arguments.
+    # Bulk operations are split into frames below jute.maxbuffer, and a limited number of frames is in flight. Results
+    # are in the order of the arguments.
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """None where a node does not exist. Each batch on the wire is atomic, the whole call is not."""

@@ -29,7 +29,7 @@ class ClientConnection:
         self._on_gone: dict[Callable[[], None], None] = {}
 
     def when_gone(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` once when the client disconnects, or now if it has. Returns a function that cancels this."""
+        """Call `call` once when the client disconnects, or now if it already has. Returns a function to cancel it."""
         if self.is_gone:
             call()
         else:

@@ -1,7 +1,6 @@
 """How a configuration key is declared and read: key, type, default and range in one place.
 
-A key without effect is named in a warning; an invalid value stops the start with the key, the value and what is allowed
-(design D8).
+A warning names each key without effect. An error names an invalid value, its key and what is allowed (design D8).
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ class Setting:
     allowed: str
     """What is allowed, in words, for the error message."""
     aliases: tuple[tuple[str, int], ...] = ()
-    """Keys in coarser units with their factor, finest first: the first one present wins (`log.retention.hours`)."""
+    """The same setting in coarser units (`log.retention.hours`), with the factors, finest first: the first present
+    wins."""
     no_effect: str = ""
     """Why the key is accepted but changes nothing; empty for a key that is honoured."""
 
@@ -113,7 +113,7 @@ def settings_of(cls: type) -> dict[str, tuple[str, Setting]]:
 
 
 def keys_without_effect(cls: type, keys: Iterable[str]) -> dict[str, str]:
-    """Those of `keys` that `cls` accepts and that change nothing, with the reason."""
+    """The keys among `keys` that `cls` accepts but that change nothing, with the reason."""
     settings = settings_of(cls)
     return {key: settings[key][1].no_effect for key in keys if key in settings and settings[key][1].no_effect}
 
