@@ -51,7 +51,7 @@ class CommitAudit:
 
 
 def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
-    """`commits`: all that the table's log has, oldest first."""
+    """`commits`: all commits in the table's log, oldest first."""
     ranges: dict[int, list[OffsetRange]] = {}
     findings: list[Finding] = []
     previous: LakeCommit | None = None
@@ -168,7 +168,7 @@ def find_outside(
 
 
 def find_duplicates(repeated: Iterable[RepeatedOffset]) -> list[Finding]:
-    """Neighbouring offsets that occur equally often are one finding."""
+    """Neighbouring offsets that occur equally often make one finding."""
     found: list[Finding] = []
     for partition, offset, times in sorted(repeated):
         detail = f"in the table {times} times"

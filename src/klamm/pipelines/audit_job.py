@@ -1,7 +1,7 @@
 """Runs the audit: reads commits from `_delta_log` and offsets of rows with Spark, and asks Kafka about missing offsets.
 
-The table is read at the version of the newest commit that was read, so an ingest may go on meanwhile. Spark reduces the
-rows to runs of neighbouring offsets: the result grows with the number of gaps, not of rows.
+The table is read at the version of the newest commit that was read, so an ingest may run at the same time. Spark
+reduces the rows to runs of neighbouring offsets: the result grows with the number of gaps, not of rows.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class IngestOptions:
     topics: Sequence[str]
     lake: Path
     interval_seconds: float | None
-    """Seconds between batches; None means to ingest what is there now and end."""
+    """Seconds between batches; None means to ingest what is there now and then exit."""
     master: str
     max_offsets_per_trigger: int
     name: str
@@ -100,7 +100,7 @@ def check_position(topic: str, ends: Mapping[int, int], bounds: Mapping[int, Log
         if log.start > end:
             raise LakeError(
                 f"{topic}-{partition}: offsets {end}..{log.start - 1} are lost: the log starts at {log.start}, "
-                f"but the table ends at {end} (by retention, or records were deleted)"
+                f"but the table ends at {end} (because of retention or DeleteRecords)"
             )
         if log.end < end:
             raise LakeError(
@@ -159,7 +159,7 @@ class TopicIngest:
     def start(self, state: IngestState, partitions: Sequence[int]) -> StreamingQuery:
         """Step d."""
         checkpoint = self._checkpoints / str(self._epoch)
-        # It exists if the table was removed by hand: its epochs then begin again.
+        # It exists if the table was removed by hand, because the epochs then start again.
         shutil.rmtree(checkpoint, ignore_errors=True)
         source = (
             self._spark.readStream.format("kafka")

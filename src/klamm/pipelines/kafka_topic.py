@@ -1,7 +1,7 @@
 """What the ingest and its audit read from Kafka itself: where a log begins and ends, and what is at an offset.
 
-Spark's source tells neither, and a consumer hides transaction markers and aborted records, so raw batches are read with
-Fetch. Every error of the client becomes one line.
+Spark's source provides neither, and a consumer hides transaction markers and aborted records, so this reads raw batches
+with Fetch. Every error of the client becomes one line.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class KafkaTopics:
 
 def _head(batch: Any) -> BatchHead:
     span = range(batch.base_offset, batch.last_offset + 1)
-    # a batch that lost records to compaction keeps its span: only then are the records themselves read
+    # a batch that lost records to compaction keeps its offset range: only then read the records themselves
     offsets = span if batch.records_count == len(span) else [record.offset for record in batch]
     return BatchHead(
         base_offset=batch.base_offset,

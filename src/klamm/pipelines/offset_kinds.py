@@ -1,4 +1,4 @@
-"""What is at an offset of a log: a record, a transaction marker, an aborted record, or nothing any more.
+"""What is at an offset of a log: a record, a transaction marker, an aborted record, or no longer anything.
 
 The rules of Kafka's read_committed, applied to batch headers: a control batch (attribute bit 5) is a marker; a
 transactional batch (bit 4) is aborted while its producer has an open entry in the Fetch response's list of aborted

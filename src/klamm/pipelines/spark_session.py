@@ -67,7 +67,7 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
     from pyspark.sql import SparkSession
 
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        quiet = logging.getLogger(name)  # the exception already says what they would print
+        quiet = logging.getLogger(name)  # the exception already says what this logger would print
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -116,7 +116,7 @@ def _reason(log_file: Path) -> str:
 def _jvm_that_ends() -> Iterator[None]:
     """Ends the JVM without calling it: a signal may have interrupted a call.
 
-    The JVM ends when its standard input does. What it was writing is committed or it is not; both are fine.
+    The JVM ends when its standard input does. A write in progress is committed or not; both are fine.
     """
     from pyspark import SparkContext
 
