@@ -1,1 +1,1 @@
-"""A whole cluster in one thread and in virtual time, determined by one seed."""
+"""Runs a whole cluster in one thread and in virtual time, determined by one seed."""

@@ -1,7 +1,7 @@
 """A simulated broker: it handles control requests like a real one, including the fences, but stores no records.
 
-It is a short form of klamm's own broker (`broker/replica_manager.py`): it checks broker epoch, controller epoch and
-leader epoch, follows only brokers that are known to be alive, and answers KAFKA_STORAGE_ERROR for partitions of a
+It is a simplified version of klamm's own broker (`broker/replica_manager.py`): it checks broker epoch, controller epoch
+and leader epoch, follows only brokers that are known to be alive, and answers KAFKA_STORAGE_ERROR for partitions of a
 failed log directory. It reports everything that it obeys to the checker. It also simulates a bad network for requests:
 late answers, lost requests and lost answers.
 """

@@ -1,8 +1,8 @@
 """Watches a run: records the events, keeps the facts that the invariants need, and checks them after every event.
 
 The invariants themselves are pure functions (`invariants`, `healed`). A violation ends the run and carries the last
-events before it. Equal runs have equal digests. `reached` counts rare paths through the code, so that a simulation is
-not taken as proof of what it never did.
+events before it. Equal runs have equal digests. `reached` counts rare paths through the code, so that a run does not
+count as proof of something that it never did.
 """
 
 from __future__ import annotations

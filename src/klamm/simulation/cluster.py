@@ -1,8 +1,8 @@
 """A cluster in virtual time: klamm's ZooKeeper, processes with a real controller and a simulated broker, an operator.
 
 One seed determines everything random: delays, faults, crashes, and the actions of the operator. It also selects the
-kinds of failures and actions that occur at all, because runs with all kinds hide what a few together would show. The
-code in klamm.controller and klamm.zookeeper runs unchanged.
+kinds of failures and actions that occur at all, because a run with all kinds can hide a bug that a few kinds together
+would show. The code in klamm.controller and klamm.zookeeper runs unchanged.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SimulatedCluster:
             self.look()
 
     def _moments(self) -> list[float]:
-        """Many incidents come alone, some close after another, because bugs show when an event is half done."""
+        """Most incidents come alone, some shortly after another, because bugs show when an event is half done."""
         moments: list[float] = []
         for _ in range(self.scenario.incidents):
             if moments and self.random.random() < CLOSE_UPON_ANOTHER:
@@ -166,7 +166,7 @@ class SimulatedCluster:
         return sorted(moments)
 
     def _chosen(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """The kinds of this seed. Each is equally likely to be in; operator actions and failures have equal weight."""
+        """The kinds for this seed, all with the same probability; operator actions and failures have equal weight."""
         asked = [(name, _as_coroutine(action)) for name, action in self.operator.actions().items()]
         failing = list(self.failures.kinds().items())
         some_asked = [entry for entry in asked if self.random.random() < KIND_IS_ON] or asked
@@ -204,7 +204,7 @@ class SimulatedCluster:
             self.checker.on_sent(source, data, epoch)
 
     def _on_decision(self, record: Decision) -> None:
-        """Note deleted topics of which a broker learns nothing, because it has no readable registration."""
+        """Note topics whose deletion a broker does not learn about, because it has no readable registration."""
         if record.event == "topic-deleted":
             acting = self._by_id[record.broker].controller
             known = acting.statistics().live_brokers if acting is not None else ()
@@ -227,7 +227,7 @@ class SimulatedCluster:
     # --- checks ---
 
     def look(self) -> None:
-        """Between two events: raise what was found meanwhile, and check that a resigned controller keeps nothing."""
+        """Between two events: raise any violation found so far, and check that a resigned controller keeps nothing."""
         self.checker.raise_violation()
         for process in self.processes:
             if process.controller is not None:

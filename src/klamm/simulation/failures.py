@@ -143,14 +143,14 @@ class Failures:
             self._outage = self._spawn(self._stop_zookeeper(self._random.uniform(0.1, 1.2) * SESSION_SECONDS))
 
     async def end(self) -> None:
-        """End all failures that are still going on."""
+        """End all failures that are still active."""
         if self._outage is not None:
             await asyncio.gather(self._outage)
         self._cluster.network.heal()
         for process in self._cluster.processes:
             process.faults.end()
 
-    # --- inside ---
+    # --- internals ---
 
     async def _stop_zookeeper(self, seconds: float) -> None:
         server = self._cluster.server

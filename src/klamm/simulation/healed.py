@@ -68,7 +68,7 @@ def of_zookeeper(nodes: Mapping[str, TreeNode]) -> ClusterSnapshot:
             elif (name := name_of_state(path)) is not None:
                 states[name] = (without_controller_epoch(partition_state.decode(path, node.data)), node.version)
         except ZNodeError:
-            continue  # unreadable, so the others cannot know it either
+            continue  # unreadable, so controller and brokers cannot know it either
     return ClusterSnapshot(brokers, assignments, states)
 
 
@@ -88,8 +88,8 @@ def of_context(context: ControllerContext) -> ClusterSnapshot:
 def decided_by(context: ControllerContext, edited: Collection[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
     """The states that every broker must know.
 
-    Not those of a topic in deletion, about which brokers are sent something else, and not those that an operator
-    edited, which the controller reads at some later time.
+    Excludes topics being deleted, because brokers receive leader -2 for them, and states that an operator edited,
+    because the controller reads those at some later time.
     """
     return {
         name: state

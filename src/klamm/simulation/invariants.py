@@ -107,7 +107,7 @@ def leader_comes_from_isr(
 
 
 CONTROLLERS_OWN: Final = ("/brokers/topics/", "/admin/", "/isr_change_notification/", "/log_dir_event_notification/")
-"""Znodes below these paths are created by anyone, but changed and deleted only by the controller, except for the ISR
+"""Any session may create znodes below these paths, but only the controller changes and deletes them, except for the ISR
 writes of leaders."""
 
 

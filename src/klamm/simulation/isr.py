@@ -1,8 +1,9 @@
 """How a leader maintains its ISRs in ZooKeeper, like klamm's own broker (`broker/isr_writer.py`).
 
 It adds replicas that fetch, removes those that do not, and sometimes removes one that is only slow. Each write is
-conditional, so a controller meets versions that it does not expect. A write of unknown outcome is retried with the same
-version, and after a conflict the state is read. A notification informs the controller about the changes.
+conditional and raises the version, so a controller runs into versions that it does not expect. A write of unknown
+outcome is retried with the same version, and after a conflict the state is read. A notification informs the controller
+about the changes.
 """
 
 from __future__ import annotations

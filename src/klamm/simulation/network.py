@@ -3,8 +3,8 @@
 Each host has its own view (`SimulatedNetwork.host(name)`), which is a ports.Network: to the code under test it behaves
 like sockets. Streams keep their order. A host that dies takes its streams with it: its code may still run `finally`
 blocks, but nothing that they write arrives, as after kill -9. Bytes written into a cut are lost, and a stream that lost
-bytes is reset when the cut is mended, because bytes after a gap make no sense. A host that refuses is alive behind a
-closed listener and keeps the connections that it opened itself.
+bytes is reset when the cut is mended, because bytes after a gap make no sense. A host that refuses connections is alive
+behind a closed listener and keeps the connections that it opened itself.
 """
 
 from __future__ import annotations

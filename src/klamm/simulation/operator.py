@@ -1,4 +1,4 @@
-"""The operator: makes every possible request, by znode and by call, and makes mistakes.
+"""The operator makes every kind of request, through znodes and calls, and makes mistakes.
 
 Bad data that only a person can repair is repaired at the end, or earlier; until then the controllers must cope with it.
 The scenario chooses what happens and when.
@@ -139,7 +139,7 @@ class Operator:
     # --- reassignments ---
 
     def reassign_by_znode(self) -> None:
-        """Like Kafka's old tool: make no request while another one is there. Sometimes name what does not exist."""
+        """Like Kafka's old tool, make no request while another one is there. Sometimes name an unknown partition."""
         if reassign_partitions.PATH in self._tree.nodes:
             return
         targets = self._targets()
@@ -254,7 +254,7 @@ class Operator:
             mend()
 
     def _overwrite(self, path: str) -> None:
-        """Write junk; repair it by the old data, if it is still the same znode with the same junk."""
+        """Write junk; later restore the old data, if it is still the same znode with the same junk."""
         before, junk = self._tree.nodes[path], self._random.choice(JUNK)
         czxid, data = before.czxid, before.data
 
@@ -268,7 +268,7 @@ class Operator:
             self._mend_later(mend)
 
     def _junk_at(self, path: str) -> None:
-        """Create a junk znode; repair it by removing it, if it is still there."""
+        """Create a junk znode; later remove it, if it is still there."""
         junk = self._random.choice(JUNK)
 
         def mend() -> None:

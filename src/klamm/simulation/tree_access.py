@@ -1,6 +1,6 @@
 """Direct access to ZooKeeper's tree without a session: what the operator writes and what the simulation reads.
 
-The operator needs no connection, whose failures would only blur the reaction of the controllers. Watches fire and the
+The operator uses no connection, because its failures would only obscure how the controllers react. Watches fire and the
 checker is called as for any write.
 """
 
