@@ -43,9 +43,9 @@ _LOG_LINE: Final = "[%d] %p %m (%c)%n"
 class Events(NamedTuple):
     written: int
     longest_hold_ms: float | None
-    """How long the event loop was blocked at most. None without an event loop; 0 if never long enough for an event."""
+    """The longest time that the event loop was blocked; 0 if never long enough for an event, None without a loop."""
     longest_busy_ms: float | None = None
-    """The most that the loop's own thread worked while the loop was blocked; other processes had the rest."""
+    """The longest time that the loop's own thread worked while the loop was blocked; other processes used the rest."""
 
 
 class Contender:

@@ -4,8 +4,8 @@ Each figure is the time from a stimulus to the last control request that any stu
 process that loads the cluster, a re-election after /controller was deleted, the death of a broker (with 3 replicas on 5
 brokers it affects 60 % of the partitions), its return, and a new topic of 2,000 partitions. For a controlled shutdown
 the figure ends with the answer. The report also has the CPU seconds of the controller process, which a busy machine
-distorts less, its memory, the longest time that its event loop was blocked, the most that its thread worked in such a
-time, and what it sent. Settings are the defaults, with the state-change log and events on.
+distorts less, its memory, the longest time that its event loop was blocked, the longest time that its thread worked
+during that, and what it sent. Settings are the defaults, with the state-change log and events on.
 
 Compared with Apache Kafka, both run in turn (klamm, Kafka, klamm, ...), each round with the same stubs and the same
 ZooKeeper, whose states are restored in between. A phase ends when the stubs have received nothing for a while *and* the

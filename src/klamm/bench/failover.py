@@ -130,7 +130,8 @@ async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, d
 
 
 def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
-    """One topic has the victim as its first replicas, one as its second; the other brokers take turns."""
+    """The victim is the first replica throughout one topic and the second throughout the other; the others take
+    turns."""
     others = [b for b in cluster.broker_ids if b != victim]
     led, followed = {}, {}
     for number in range(partitions):

@@ -74,8 +74,8 @@ class SteadyProducer:
                     raise ended
 
     async def send(self, partitions: Iterable[TopicPartition], *, behind: bool = False) -> None:
-        """Send a record to each partition. One that still waits for an acknowledgement gets none, or one after it with
-        `behind`."""
+        """Send a record to each partition. A partition that still waits for an acknowledgement gets no record, or with
+        `behind` one after the acknowledgement."""
         now = time.time()
         for name in partitions:
             if name not in self._outstanding:

@@ -2,9 +2,9 @@
 
 Each client is used at its best: klamm's with bulk calls, kazoo with its asynchronous API and a bounded window of
 requests in flight. Every set states the expected version; klamm's also carry a fence, as a controller's do. Every
-timing uses a new session, so that nothing is left from an earlier one (watches, a warm window). One round of both comes
-first and does not count, because a server compiles its code in the first seconds. The figures are wall-clock seconds;
-the report also has the CPU seconds of this process, which a busy machine distorts less.
+timing uses a new session, so that nothing is left from an earlier one (watches, a warm window). A first round of both
+does not count, because the server compiles its code in the first seconds. The figures are wall-clock seconds; the
+report also has the CPU seconds of this process, which a busy machine distorts less.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ClientBench:
         self._address = address
         self._paths = [f"/bench/{n // NODES_PER_PARENT:05d}/{n % NODES_PER_PARENT}" for n in range(nodes)]
         self._data = bytes(random.Random(1).choices(range(32, 127), k=DATA_BYTES))
-        self._version = 0  # of every znode: each round of sets adds one to all of them
+        self._version = 0  # the version of every znode: each round of sets adds one to all of them
 
     async def fill(self) -> None:
         async with self._ours().running() as zk:
