@@ -130,8 +130,7 @@ async def _kill_under_load(cluster: KlammCluster, broker: int) -> tuple[float, d
 
 
 def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
-    """The victim is the first replica throughout one topic and the second throughout the other; the others take
-    turns."""
+    """The victim is the first replica throughout one topic and the second throughout the other."""
     others = [b for b in cluster.broker_ids if b != victim]
     led, followed = {}, {}
     for number in range(partitions):

@@ -24,8 +24,7 @@ class Setting:
     allowed: str
     """What is allowed, in words, for the error message."""
     aliases: tuple[tuple[str, int], ...] = ()
-    """The same setting in coarser units (`log.retention.hours`), with the factors, finest first: the first present
-    wins."""
+    """Keys in coarser units (`log.retention.hours`), with their factors, finest first: the first present wins."""
     no_effect: str = ""
     """Why the key is accepted but changes nothing; empty for a key that is honoured."""
 
