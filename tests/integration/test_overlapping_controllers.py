@@ -55,7 +55,7 @@ RECORDS = 10
 QUEUED_LEAST = 100
 SESSION_TIMEOUT_MS = 6_000
 LONG_SESSION_TIMEOUT_MS = 120_000
-"""So long that after a short stop the old controller has no reason to doubt its session."""
+"""Long enough that after a short stop the old controller has no reason to doubt its session."""
 
 
 class Overlap:
@@ -80,7 +80,7 @@ class Overlap:
             await stack.enter_async_context(self.server.running())
             self.zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(2), self.server.address, 10_000)
             await stack.enter_async_context(self.zk.running())
-            for candidate in (OLD, NEXT):  # it stands at once, and takes over if the JVM broker was faster
+            for candidate in (OLD, NEXT):  # it stands at once, and takes over if the JVM broker was elected first
                 await self.zk.ensure_path(candidates.path(BrokerId(candidate)))
             self.way_to_zookeeper = await stack.enter_async_context(Relay(self.server.port).running())
             self._metrics_port = reserve_port()
@@ -193,7 +193,7 @@ class Overlap:
         assert not failed, failed[:3]
 
     async def delete_topics_into_the_queue(self) -> int:
-        """Delete topics until so many requests wait; one by one, because deletions at once would share a request."""
+        """Delete topics one by one, because together they would share a request, until this many requests wait."""
         for relay in self.relays.values():
             relay.arm(str(OLD))
         for topic in TOPICS:
