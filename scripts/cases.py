@@ -1,6 +1,6 @@
 """`make cases`: each behaviour case with its sentence and its tests, and how complete each section is.
 
-    python scripts/cases.py [section ...]     only these, each as if it had landed
+    python scripts/cases.py [section ...]     only these, each as if it were finished
 
 It fails when an id of a landed section has no test, when a marker names an id that is not in tests/cases.toml, and when
 the ids of a section do not count from 1. The markers are read as pytest collects them.
@@ -43,7 +43,7 @@ def findings(listed: Sequence[Section], proven: Set[str]) -> list[str]:
     """Everything that makes the run fail, one line each."""
     known = {case for section in listed for case in section.cases}
     unnumbered = [
-        f"{section.name}: {case} stands where {expected} is expected"
+        f"{section.name}: found {case} where {expected} is expected"
         for section in listed
         for number, case in enumerate(section.cases, start=1)
         if case != (expected := f"{section.name}-{number:02}")

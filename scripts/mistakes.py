@@ -1,4 +1,4 @@
-"""Deliberate mistakes in a copy of the tree: the common part of `make mutants` and `make planted`.
+"""Makes deliberate mistakes in a copy of the tree: the common part of `make mutants` and `make planted`.
 
 The checkout is never touched. A text that is not in its file exactly once is an error: the code has changed, and the
 list must follow.
@@ -31,8 +31,8 @@ class TextNotFoundOnce(Exception):
 
 
 def copy_tree(target: Path) -> None:
-    """Copy and compile. The byte code refers to the hash of its source, so that Python notices a mistake by its
-    content, not by its time."""
+    """Copy and compile. The byte code refers to the hash of its source, so that Python notices a changed file by its
+    content, not by its modification time."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():

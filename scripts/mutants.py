@@ -2,8 +2,8 @@
 
     python scripts/mutants.py [word ...]     only the mutants whose name, file or tests contain one of the words
 
-The list has small mistakes that were made or feared, and the tests that must catch each. First all these tests run
-without a mistake, so that a broken environment does not count as a caught mistake. A text that is not in its file
+The list has small mistakes that were made or could be, each with the tests that must catch it. First all these tests
+run without a mistake, so that a broken environment does not count as a caught mistake. A text that is not in its file
 exactly once is an error before that: the code has changed, and the list must follow. At the end the script prints how
 many mutants each section of behaviour cases has; it needs one for every three ids.
 """

@@ -1,4 +1,4 @@
-"""`make planted`: plants bugs from Kafka's history in a copy of the tree: no unit test sees them, the simulation does.
+"""`make planted`: plants bugs from Kafka's history in a copy of the tree: no unit test finds them, the simulation does.
 
     python scripts/planted.py [--quick] [word ...]     only the bugs whose name, row or file contains one of the words
 
@@ -71,9 +71,9 @@ def judge(tree: Path, bug: Bug, *, unit_tests: bool) -> tuple[Finding | None, st
     except TextNotFoundOnce as error:
         return None, str(error)
     if found.violated not in bug.invariants:
-        return found, f"not found by {' or '.join(bug.invariants)}: {found.violated or 'not at all'}, {found.about}"
+        return found, f"expected {' or '.join(bug.invariants)}, found {found.violated or 'nothing'}: {found.about}"
     if found.unit_tests == "red":
-        return found, "a unit test sees it too"
+        return found, "a unit test finds it too"
     return found, ""
 
 

@@ -32,7 +32,7 @@ def test_an_id_without_a_test_and_an_id_that_does_not_exist(proven: set[str], fo
 
 def test_ids_count_from_one_without_a_gap() -> None:
     gap = script.section("PQ", "a gap", False, **{"PQ-01": "First.", "PQ-03": "Third."})
-    assert script.findings([gap], set()) == ["PQ: PQ-03 stands where PQ-02 is expected"]
+    assert script.findings([gap], set()) == ["PQ: found PQ-03 where PQ-02 is expected"]
 
 
 def test_every_id_of_the_list_has_a_sentence() -> None:
