@@ -75,7 +75,7 @@ def _processes_of_this_run() -> list[str]:
             bears_mark = MARK.encode() in (process / "environ").read_bytes().split(b"\0")
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            continue  # it ended meanwhile, or belongs to another user
+            continue  # it has ended, or belongs to another user
         # PySpark's JVM ends with the interpreter, when its standard input closes.
         if bears_mark and process.name != str(os.getpid()) and not command.endswith("pyspark-shell "):
             found.append(f"process {process.name}: {command[:150]}")

@@ -1,4 +1,4 @@
-"""A klamm controller in the process of the test, beside Apache Kafka brokers, for tests that inspect it.
+"""A klamm controller in the process of the test, with Apache Kafka brokers, for tests that inspect it.
 
 It is registered as broker 9 with an endpoint on which no process listens. The JVM brokers are created but not started,
 so that klamm is elected first.

@@ -1,4 +1,4 @@
-"""Fast fail-over beside Apache Kafka: its controller is killed, and klamm takes over before the session ends."""
+"""Fast fail-over together with Apache Kafka: its controller is killed, and klamm takes over before the session ends."""
 
 from __future__ import annotations
 

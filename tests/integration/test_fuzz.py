@@ -127,7 +127,7 @@ class Wire(asyncio.Protocol):
             self._news.set_result(None)
 
     async def until(self, done: Callable[[], bool], patience: float) -> None:
-        """Wait until `done`, until the connection is closed, or until nothing has come for so long."""
+        """Wait until `done`, until the connection is closed, or until nothing has come for that long."""
         while not done() and not self.is_closed:
             self._news = asyncio.get_running_loop().create_future()
             known = len(self._buffer), len(self.answered)

@@ -74,13 +74,13 @@ async def half_reassigned(world: World) -> None:
 async def cancel(world: World) -> None:
     results = await world.ask(lambda controller: controller.alter_partition_reassignments(dict.fromkeys(MOVES)))
     for error in results.values():
-        # A move that the controller cancelled before it died is not running any more.
+        # A move that the controller cancelled before it died is no longer running.
         assert error is None or error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     world.lagging.clear()  # a follower of a cancelled move would join the ISR now
 
 
 async def led_by_others(world: World) -> None:
-    """Broker 1 was away, so it leads nothing."""
+    """Broker 1 was down, so it leads nothing."""
     await topic(world)
     await world.brokers[1].stop()
     await world.settled()
@@ -166,7 +166,8 @@ def table() -> Iterator[list[Row]]:
 def test_the_next_controller_finishes(
     operation: Operation, table: list[Row], scaled: Callable[[int, int], int]
 ) -> None:
-    """The expiry with another controller beside it runs only in `make soak`: for the next controller it is the same."""
+    """The expiry with another controller in parallel runs only in `make soak`: the next controller sees no
+    difference."""
     ways = [Way.KILLED, Way.EXPIRED] + ([Way.EXPIRED_BESIDE] if scaled(0, 1) else [])
     cuts, left_behind, wrong = Counter[Way](), 0, list[str]()
     writes = 0

@@ -144,7 +144,7 @@ class Writer:
         self._client = client
 
     async def rest(self) -> None:
-        """Returns when no write is in flight any more."""
+        """Returns when no write is in flight."""
         self.going.clear()
         await self._resting.wait()
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper for tests beside Apache Kafka. Without Java these tests fail, because they need the real one."""
+"""A real ZooKeeper for tests with Apache Kafka. Without Java these tests fail, because they need the real one."""
 
 from __future__ import annotations
 

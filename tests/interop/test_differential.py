@@ -1,4 +1,4 @@
-"""klamm's controller beside Apache Kafka's: one script on two clusters, which must be equal after each step.
+"""klamm's controller compared with Apache Kafka's: one script on two clusters, which must be equal after each step.
 
 Compared are the znodes with leader epochs and data versions, everything that each broker was sent about each partition,
 in order, and the answers of the controllers. `DIFFERENCES` lists the differences that are allowed. A row that nothing

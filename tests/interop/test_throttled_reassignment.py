@@ -201,7 +201,7 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
         assert w.moving() == {TopicPartition(*name) for name in plan}
         assert [w.under_replicated(topic) for topic in ("x", "y", "z")] == [[], [], []]  # a move is not a failure
 
-        # A reassignment by call is listed beside it, partition by partition, and ends when nothing is throttled.
+        # A reassignment by call is listed with it, partition by partition, and ends when nothing is throttled.
         w.zk.set("/config/topics/x", _unthrottled(w.overrides("topics/x"), {LEADERS: "*", FOLLOWERS: "*"}))
         w.zk.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/x"}', sequence=True)
         later = TopicPartition("x", 2)

@@ -1,4 +1,4 @@
-"""Bugs from Kafka's history, planted in the code: no unit test sees them, but the simulation does (`make planted`)."""
+"""Bugs from Kafka's history, planted in the code: no unit test finds them, but the simulation does (`make planted`)."""
 
 from __future__ import annotations
 

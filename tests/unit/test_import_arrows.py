@@ -1,4 +1,5 @@
-"""The architecture that the folders show: who may import whom, what is pure, and where time and chance come from.
+"""The architecture that the folders show: which package may import which, what is pure, where time and randomness come
+in.
 
 Everything is read from the syntax tree: imports, and the dotted names that a module uses. docs/architecture.md draws
 the arrows, design D2 and D16 say why decisions are pure and why no clock, chance or thread exists below the ports.

@@ -1,4 +1,4 @@
-"""Stand-ins for log and clock: a record is one byte, so an offset is a position in a bytearray."""
+"""Fakes of log and clock: a record is one byte, so an offset is a position in a bytearray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broker 1 of a cluster of two without sockets: tests hand its dispatcher bytes and play the controller."""
+"""Broker 1 of a cluster of two without sockets: tests pass bytes to its dispatcher and play the controller."""
 
 from __future__ import annotations
 

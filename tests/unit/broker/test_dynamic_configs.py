@@ -1,4 +1,4 @@
-"""Configuration changes reach a running broker, on our own ZooKeeper server; and the replication quotas."""
+"""Configuration changes that reach a running broker, on our own ZooKeeper server; and the replication quotas."""
 
 from __future__ import annotations
 

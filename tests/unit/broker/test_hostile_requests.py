@@ -1,4 +1,4 @@
-"""What a stranger's request cannot do: leave a wait behind when its client disconnects, choose a directory, ask for two
+"""What a client's request cannot do: leave a wait behind when its client disconnects, choose a directory, ask for two
 billion partitions, or end without an answer because a handler failed."""
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ async def test_acknowledged_when_the_follower_asks_for_what_comes_after(leader: 
 
 
 async def test_timeout_names_only_what_is_still_pending(leader: Leader, clock: Any) -> None:
-    clock.advance(60)  # the removed follower is not caught up any more, so it holds nothing back
+    clock.advance(60)  # the removed follower is no longer caught up, so it holds nothing back
     leader.replicas.partitions[B].settle_isr((BrokerId(1),), 1)
     results = await leader.appends.append(
         [(A, b"x"), (B, b"y"), (TopicPartition("no", 0), b"z")], acks=-1, timeout_ms=1
@@ -255,7 +255,7 @@ async def test_a_new_replica_does_not_inherit_the_bytes_of_a_former_one(leader: 
 
 
 async def test_a_log_that_moved_while_an_order_was_prepared_is_the_one_that_is_used(leader: Leader) -> None:
-    """Opening the logs of an order takes time; meanwhile a directory move may have replaced a log by its copy."""
+    """Opening the logs of an order takes time, during which a directory move may replace a log with its copy."""
     moved, create_many = FakeLog(A), leader.logs.create_many
 
     async def exchanging(partitions: Any) -> Any:

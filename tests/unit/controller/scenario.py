@@ -1,4 +1,4 @@
-"""A controller in a test tube: ZooKeeper in memory, stub brokers behind the network port, and their conversation.
+"""A controller in isolation: ZooKeeper in memory, stub brokers behind the network port, and their conversation.
 
 `scenario.talk()` returns what happened since the last call as lines: ZooKeeper writes of the controller, then requests
 per broker in the order in which they were received. Time does not pass; `settle` runs the loop until nothing happens.

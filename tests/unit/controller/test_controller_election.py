@@ -35,7 +35,7 @@ async def test_a_take_over_replaces_the_node_that_was_meant() -> None:
     async with scenario.controller.running():
         await scenario.settle()
         meant = czxid(scenario.zk)
-        # Another broker was elected meanwhile: nothing happens.
+        # Another broker has been elected: nothing happens.
         scenario.zk.remove("/controller")
         scenario.zk.put("/controller", OTHER, owner=78)
         scenario.controller._queue.put_nowait(TakeOver(meant, "its listener refuses"))

@@ -120,7 +120,7 @@ async def test_brokers_forget_a_partition_whose_state_cannot_be_read() -> None:
 
 
 async def test_a_broker_that_comes_back_hears_what_to_forget() -> None:
-    """The broker may have been away without a restart, with the topic in its cache."""
+    """The broker may have been unreachable without restarting, with the topic in its cache."""
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 7]))
         await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/t"))

@@ -80,7 +80,7 @@ async def test_it_takes_a_connection_in_the_same_life_and_is_told_everything() -
         await scenario.after(lambda: scenario.network.cut_off(1, REFUSED))
         talk = await scenario.after(lambda: scenario.network.unreachable.clear())
         told = requests(talk, 1)
-        # First what was decided while it was away, in that order; then the whole start-up sequence.
+        # First what was decided while it was unreachable, in that order; then the whole start-up sequence.
         assert told[:2] == [
             "UpdateMetadata {t-0 leader 2 e1 isr [2, 3] v1 offline [1]} live [1, 2, 3, 9]",
             "UpdateMetadata {t-1 leader 2 e1 isr [2, 3] v1 offline [1]} live [1, 2, 3, 9]",
@@ -128,7 +128,7 @@ async def test_a_new_life_ends_the_suspicion() -> None:
 
 
 async def test_its_former_life_is_not_its_own() -> None:
-    """It refused under one broker epoch, but has registered again meanwhile: it is not suspect."""
+    """It refused under one broker epoch, but has registered again since: it is not suspect."""
     async with Scenario(**FAST).running(1, 2, 3) as scenario:
         await scenario.after(lambda: scenario.create_topic("t", [1, 2, 3]))
         scenario.network.cut_off(1, REFUSED)
@@ -342,7 +342,7 @@ async def test_somebody_else_was_faster() -> None:
 async def test_the_first_try_is_a_living_candidates(
     candidates: list[int], stands_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller 1 dies. If 2 is a candidate it goes first; a dead candidate, or our own broker, delays nothing."""
+    """Controller 1 dies. If 2 is a candidate, it goes first; a dead candidate, or our own broker, delays nothing."""
     monkeypatch.setattr(suspicion, "REMIND_EVERY", 1_000_000)
     scenario = Scenario(**FAST)
     scenario.prepare(1, 2, 3)

@@ -1,4 +1,4 @@
-"""Leader elections on request: by call, by znode, by the clock."""
+"""Leader elections on request: by a call, a znode or a timer."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_a_topic_older_than_every_broker() -> None:
 
 
 async def test_a_new_controller_finds_the_znode() -> None:
-    """In Kafka a partition in it that has never had a leader made one controller after the other fail."""
+    """In Kafka a partition in it that has never had a leader made one controller after another fail."""
     scenario = Scenario()
     scenario.prepare(1, 2)
     scenario.create_topic("t", [1, 2], [7])

@@ -1,4 +1,4 @@
-"""Who should be controller: the rule as a table, then real controllers that share one ZooKeeper in virtual time."""
+"""Which broker should be controller: the rule as a table, then real controllers on one ZooKeeper in virtual time."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ async def test_a_candidate_takes_over_from_a_jvm_controller(brokers: Brokers) ->
     await brokers.start(2, 3)
     await asyncio.sleep(3.5)
     brokers.assert_led_by(2)
-    # It dies; a JVM broker is faster than broker 3.
+    # It dies; a JVM broker is elected before broker 3.
     brokers.nodes[3].zk.before_write = lambda: brokers.jvm(1)
     await brokers.kill(2)
     await asyncio.sleep(10)

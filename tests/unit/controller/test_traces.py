@@ -289,7 +289,7 @@ async def test_who_is_shutting_down_hears_that_it_leads_no_longer() -> None:
 
 
 async def test_a_state_that_is_there_already_is_told_though_nobody_can_lead() -> None:
-    """A topic that could not be read at the election is repaired while its only replica in sync is away."""
+    """A topic that could not be read at the election is repaired while its only replica in sync is down."""
     async with Scenario().running(1) as scenario:
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "junk"))
         scenario.put_state("t", 0, leader=2, epoch=3, isr=[2], controller=4)

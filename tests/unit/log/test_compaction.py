@@ -49,7 +49,7 @@ def end_transaction(log: Log, producer: int, kind: ControlType) -> int:
 
 
 def put_large(log: Log, key: str) -> None:
-    """Append so much that no neighbour fits into the same segment."""
+    """Append enough that no neighbour fits into the same segment."""
     log.roll()
     put(log, (key, "x" * 300))
 
@@ -97,7 +97,7 @@ def markers(log: Log) -> list[int]:
 
 
 def age(log: Log, offset: int, seconds: int) -> None:
-    """Make the segment that holds `offset` last modified so many seconds ago."""
+    """Set the modification time of the segment that holds `offset` to this many seconds ago."""
     path = log.segments.at_or_below(offset).log_path
     os.utime(path, (os.stat(path).st_mtime - seconds,) * 2)
 

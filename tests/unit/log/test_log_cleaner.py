@@ -207,7 +207,7 @@ async def test_the_task_cleans_by_itself_and_ends_when_told(disk: FileDisk, tmp_
     assert entries(tmp_path) == {"t-0": 36}
 
 
-# --- what happens to the log meanwhile ---
+# --- what happens to the log during a cleaning ---
 
 
 async def interrupted(

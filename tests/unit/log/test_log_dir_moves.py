@@ -1,4 +1,4 @@
-"""A replica moves to another directory while it is in use: nothing is lost, whatever happens to the log meanwhile."""
+"""A replica moves to another directory while it is in use: nothing is lost, whatever happens during the move."""
 
 from __future__ import annotations
 

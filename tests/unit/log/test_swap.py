@@ -27,7 +27,7 @@ FINAL = [(4, "once", "x"), (30, "a", "14"), (31, "b", "14"), (32, "tail", "y"), 
 
 
 class Killed(BaseException):
-    """A BaseException, so that no handler takes it for an error."""
+    """A BaseException, so that no handler treats it as an error."""
 
 
 class MortalDisk:

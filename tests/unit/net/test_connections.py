@@ -168,7 +168,7 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(caplog: pytest
         while not ended.done():
             assert await answered(*busy)
             await asyncio.sleep(0.02)
-        await asyncio.gather(ended, return_exceptions=True)  # an orderly end and a reset are equally good
+        await asyncio.gather(ended, return_exceptions=True)  # an orderly end and a reset are both fine
         assert await answered(*busy)
         assert server.connection_count == 1
         for _, writer in (idle, busy):

@@ -1,5 +1,5 @@
-"""Every length and count of every API and version is made a lie: the decoders refuse what kafka-python lets through,
-and no lie makes them allocate.
+"""Every length and count of every API and version is falsified: the decoders refuse what kafka-python lets through, and
+no lie makes them allocate.
 
 A writer makes the bodies from the schemas and remembers where each length stands. They are read by the broker's own
 decoders: the schema codec, or those written by hand.

@@ -119,7 +119,7 @@ def test_a_mode_is_taken_away_without_the_others() -> None:
 
 
 def test_set_again_fires_only_for_what_is_newer_than_the_zxid() -> None:
-    """The zxid is that of the reply from which the client knows the node, so that reply includes a change at this
+    """The zxid is that of the reply that told the client about the node, so that reply includes a change at this
     zxid."""
     tree = Tree()
     tree.apply(NodeCreated("/a", b"", OPEN_ACL, 0, False), Transaction(7, 0))
