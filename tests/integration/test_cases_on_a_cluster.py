@@ -126,7 +126,7 @@ def test_a_topic_is_deleted_while_it_is_being_compacted(four: KlammCluster) -> N
     wait_until("the first cleaning", lambda: all("cleaned-0" in cleaner_offsets(four, broker) for broker in (1, 2, 3)))
 
     def being_cleaned() -> bool:
-        """It is visible only while it lasts, so write and clean more until a check comes in time."""
+        """A cleaning is visible only while it lasts, so write and clean more until a check catches one."""
         send_keys(four, "cleaned", 20_000)
         directories = [four.directory(broker) / "cleaned-0" for broker in (1, 2, 3)]
         return any(any(directory.glob("*.cleaned")) for _ in range(200) for directory in directories)

@@ -166,8 +166,7 @@ def table() -> Iterator[list[Row]]:
 def test_the_next_controller_finishes(
     operation: Operation, table: list[Row], scaled: Callable[[int, int], int]
 ) -> None:
-    """The expiry with another controller in parallel runs only in `make soak`: the next controller sees no
-    difference."""
+    """The expiry with another controller in parallel runs only in `make soak`: the next controller is not affected."""
     ways = [Way.KILLED, Way.EXPIRED] + ([Way.EXPIRED_BESIDE] if scaled(0, 1) else [])
     cuts, left_behind, wrong = Counter[Way](), 0, list[str]()
     writes = 0

@@ -1,4 +1,4 @@
-"""A klamm candidate among Apache Kafka brokers stays controller although they neither stand back nor hand over."""
+"""A klamm candidate among Apache Kafka brokers stays controller although they neither hold back nor hand over."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUGS = tomllib.loads((ROOT / "tests" / "planted.toml").read_text())["bug"]
-QUICK = ("calls in the queue get no answer when the session ends",)
+QUICK = ("calls that wait in the queue get no answer when the session ends",)
 """Bugs that a few seeds find, whichever seeds: if not, something else is broken."""
 
 

@@ -75,7 +75,7 @@ def prose(path: Path) -> str:
 
 
 def flat(text: str) -> str:
-    """Comment signs and line ends removed, so that a citation may cross a line."""
+    """Removes comment signs and line ends, so that a citation may span two lines."""
     return " ".join(line.strip().removeprefix("#").strip() for line in text.splitlines())
 
 

@@ -1,5 +1,4 @@
-"""The architecture that the folders show: which package may import which, what is pure, where time and randomness come
-in.
+"""The architecture that the folders show: which package may import which, what is pure, where time and chance come in.
 
 Everything is read from the syntax tree: imports, and the dotted names that a module uses. docs/architecture.md draws
 the arrows, design D2 and D16 say why decisions are pure and why no clock, chance or thread exists below the ports.
@@ -56,7 +55,8 @@ ROOMS: dict[str, set[str]] = {
         *("controller.events", "controller.recorder"),
     },
 }
-"""The rooms of the controller. None of them imports `controller.controller` or `controller.term`, which wire them."""
+"""The subpackages of the controller. None of them imports `controller.controller` or `controller.term`, which wire
+them."""
 
 PURE = (
     "admin",
@@ -115,7 +115,7 @@ def imports_of(module: Path) -> list[tuple[str, bool]]:
     tree = ast.parse(module.read_text())
     top_level = {id(node) for node in tree.body}
     for node in tree.body:
-        if isinstance(node, ast.If):  # `if TYPE_CHECKING:` counts as top level too: an arrow is an arrow
+        if isinstance(node, ast.If):  # `if TYPE_CHECKING:` counts as top level too, because it is an import
             top_level.update(id(inner) for inner in node.body)
     found = []
     for node in ast.walk(tree):
