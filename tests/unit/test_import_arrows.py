@@ -55,8 +55,7 @@ ROOMS: dict[str, set[str]] = {
         *("controller.events", "controller.recorder"),
     },
 }
-"""The subpackages of the controller. None of them imports `controller.controller` or `controller.term`, which wire
-them."""
+"""The subpackages of the controller. None imports `controller.controller` or `controller.term`, which wire them."""
 
 PURE = (
     "admin",

@@ -112,9 +112,7 @@ def offline_rule(view: ControllerContext, requested: UncleanElection = UncleanEl
         result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
         suspects = [broker for broker in state.isr if broker in view.suspects]
         if isinstance(result, NoLeader) and suspects:
-            return Refuse(
-                f"{result.reason}; brokers {suspects} among them are only suspect, so no record may be lost yet"
-            )
+            return Refuse(f"{result.reason}; brokers {suspects} are only suspect, so an unclean election must wait")
         if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
             # Only now does the topic's configuration matter. If it has not been read yet, the answer is no; the next
             # trigger reads it.
