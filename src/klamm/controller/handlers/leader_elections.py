@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from klamm.controller.context.controller_context import PartitionIndex
 from klamm.controller.decisions import leader_elections
-from klamm.controller.decisions.faults import ZNodeFault
+from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.steps import WriteNodes, only
 from klamm.controller.events import ElectLeaders
 from klamm.controller.handlers.services import TermServices
@@ -16,7 +16,6 @@ from klamm.model.errors import ErrorCode, KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Delete
 from klamm.zookeeper.znodes import preferred_replica_election
-from klamm.zookeeper.znodes import topic as topic_znode
 
 
 class LeaderElectionEvents:
@@ -71,12 +70,8 @@ class LeaderElectionEvents:
         results: dict[TopicPartition, BrokerId | KafkaError] = {}
         asked: dict[TopicPartition, PartitionIndex] = {}
         for name in sorted(set(names)):
-            try:
+            with concerning_topic(name.topic):
                 refusal, partition = leader_elections.refusal(view, name, unclean), view.partition(*name)
-            except Exception as error:
-                if name.topic not in view.topics:
-                    raise
-                raise ZNodeFault(topic_znode.path(name.topic)) from error
             if refusal is not None or partition is None:
                 results[name] = refusal or KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             else:
