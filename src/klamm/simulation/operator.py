@@ -235,9 +235,19 @@ class Operator:
         """Only while some state holds an epoch, because otherwise nothing in ZooKeeper shows how many controllers there
         were. Only once and not after junk, because the newest epoch may be in no state yet. Junk may come later: it
         keeps the version of the znode."""
-        if not self._epoch_lost and any(name_of_state(path) is not None for path in self._tree.nodes):
+        if not self._epoch_lost and any(self._holds_epoch(path) for path in self._tree.nodes):
             self._epoch_lost = True
             self._tree.remove(epoch_znode.PATH)
+
+    def _holds_epoch(self, path: str) -> bool:
+        """A partition state that can be read. Junk in its place shows nothing."""
+        if name_of_state(path) is None:
+            return False
+        try:
+            partition_state.decode(path, self._tree.read(path))
+        except ZNodeError:
+            return False
+        return True
 
     def _epoch_is_known(self) -> bool:
         """While the znode is missing, only the states hold the epoch."""
