@@ -1,1 +1,1 @@
-"""Benchmarks of klamm, also side by side with Apache Kafka or kazoo on the same machine."""
+"""Benchmarks of klamm, alone or compared with Apache Kafka or kazoo on the same machine."""

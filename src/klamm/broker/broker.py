@@ -116,7 +116,7 @@ class BrokerNode:
         await self._logs.load(lambda name: configs.get(name, self._configs.defaults))
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Called at each registration, also after an expired session."""
+        """Called at each registration, including those after an expired session."""
         self.replicas.broker_epoch = epoch
 
     @asynccontextmanager

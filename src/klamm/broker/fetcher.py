@@ -6,7 +6,7 @@ leader epoch. An answer counts only if the partition is still followed in the sa
 during any await. Errors, as in Kafka's AbstractFetcherThread:
 
     FENCED_LEADER_EPOCH     this follower is behind: the partition has failed until the next LeaderAndIsr
-    OFFSET_OUT_OF_RANGE     ask the leader for its ends, then truncate or start anew
+    OFFSET_OUT_OF_RANGE     ask the leader for its ends, then truncate or start over
     KAFKA_STORAGE_ERROR     this broker's own log is broken: the partition has failed
     anything else           retry soon, then less often, finally every replica.fetch.backoff.ms
 
@@ -343,7 +343,7 @@ class Fetcher:
             self._on_append(name)
 
     async def _start_over(self, following: Following) -> None:
-        """This replica's end is outside the leader's log: an unclean election reset it, or the replica was away for
+        """This replica's end is outside the leader's log: an unclean election reset it, or the replica was down for
         longer than the retention time."""
         name = following.partition.topic_partition
         try:
@@ -354,7 +354,7 @@ class Fetcher:
                 log.warning("%s: leader %d ends at %d, truncating to it", name, self.leader, leader_end)
                 following.log.truncate_to(leader_end)
             elif leader_start > following.log.log_end_offset:
-                log.warning("%s: leader %d starts at %d, starting anew there", name, self.leader, leader_start)
+                log.warning("%s: leader %d starts at %d, starting over from there", name, self.leader, leader_start)
                 following.log.truncate_fully_and_start_at(leader_start)
                 following.log.update_high_watermark(leader_start)
         except KafkaError as error:

@@ -61,7 +61,7 @@ class Partition:
         self.leader = NO_LEADER
         self.leader_epoch = LeaderEpoch(NO_EPOCH)
         self.controller_epoch = ControllerEpoch(NO_EPOCH)
-        """Epoch of the controller that sent the last order. ISR writes carry it, also under a newer controller."""
+        """Epoch of the controller that sent the last order. ISR writes carry it, even under a newer controller."""
         self.zk_version = -1
         self.assignment = Assignment(())
         self.isr: tuple[BrokerId, ...] = ()

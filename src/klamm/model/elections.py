@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class UncleanElection(Enum):
-    """May a replica outside the ISR lead, at the price of acknowledged records?"""
+    """May a replica outside the ISR lead, although acknowledged records may be lost?"""
 
     FORBIDDEN = False
     ALLOWED = True

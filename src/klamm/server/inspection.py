@@ -112,7 +112,7 @@ async def marked_topics(connect: str) -> Marked:
 
 
 async def _quarantined(zk: ZooKeeperClient) -> list[Quarantined]:
-    """The entries that still apply. A znode that changed since is free, though its entry may not be removed yet."""
+    """The entries that still apply. A znode that has changed is released, even if its entry still exists."""
     paths = [f"{quarantine.PARENT}/{name}" for name in await children_or_none(zk, quarantine.PARENT) or ()]
     entries = []
     for path, node in zip(paths, await zk.get_many(paths), strict=True):

@@ -244,7 +244,7 @@ class SimulatedCluster:
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
             epochs = (live.epoch, term.context.controller_epoch)
             if heard is not None and (heard.epoch, heard.controller_epoch) == epochs:
-                # A replica that was removed while its broker was away is never deleted, in Kafka too (KIP-550).
+                # A replica that was removed while its broker was down is never deleted, as in Kafka (KIP-550).
                 mine = {term.context.name_of(i) for i in term.context.replicas.on(broker)}
                 leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}
                 self.checker.on_rest(broker, decided, heard.metadata, leads)

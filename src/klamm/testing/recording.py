@@ -52,7 +52,7 @@ class RecordingBroker(StubBroker):
         self._lives.append((await self._zk.get(broker_id.path(self.id))).stat.czxid)
 
     async def bounce(self) -> None:
-        """Register anew in one transaction: a restart so quick that no controller can see a gap."""
+        """Register again in one transaction: a restart so quick that no controller can see a gap."""
         assert self._zk is not None
         path = broker_id.path(self.id)
         create = Create(path, None, CreateMode.EPHEMERAL)

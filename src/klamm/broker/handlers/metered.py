@@ -1,4 +1,4 @@
-"""The answer of an API whose bytes count: the dispatcher charges the client's quota first, then has it encoded."""
+"""The answer of an API that counts bytes: the dispatcher first charges the client's quota, then encodes the answer."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def in_slices(work: Generator[None, None, T]) -> T:
-    """What `work` returns."""
+    """Returns what `work` returns."""
     while True:
         try:
             next(work)

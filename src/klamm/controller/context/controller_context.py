@@ -68,7 +68,7 @@ class ControllerContext:
         self.deleting: set[str] = set()
         """Topics queued for deletion: no elections, no balancing, no reassignment."""
         self.unreadable: set[PartitionIndex] = set()
-        """Partitions whose state znode exists but could not be read: they have no state here, but an ISR."""
+        """Partitions whose state znode exists but could not be read: they have an ISR, but no state here."""
         self.held: set[str] = set()
         """Topics in `deleting` in which a new controller found a dead replica. Their brokers are not asked again to
         delete replicas until a broker that holds one starts."""
@@ -330,7 +330,7 @@ class ControllerContext:
         self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
 
     def hold_deletions(self) -> None:
-        """Called at fail-over."""
+        """Called at fail-over: topics with a dead replica wait until a broker that holds one starts."""
         self.held.update(topic for topic in self.deleting if self.dead_in(topic))
 
     def release_deletions(self, started: Iterable[BrokerId]) -> None:

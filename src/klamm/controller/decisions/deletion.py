@@ -140,7 +140,7 @@ def fail_deletion(view: ControllerContext, replicas: ReplicasByBroker) -> Decisi
 
 
 def _delete(view: ControllerContext, topics: Sequence[str], *, retry: bool) -> Decision:
-    # A. Begin once per topic. The metadata is sent each time, because a broker that was away does not have it.
+    # A. Begin once per topic. The metadata is sent each time, because a broker that was unreachable does not have it.
     partitions = [i for topic in topics for i in view.partitions_of(topic)]
     begun = [i for i in partitions if view.partition_state_of(i) is not PartitionState.NON_EXISTENT]
     yield MovePartitions(begun, PartitionState.OFFLINE)

@@ -217,7 +217,7 @@ def _send_assignments(view: ControllerContext, assignments: Mapping[PartitionInd
 
 
 def _add(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decision:
-    """A."""
+    """Phase A."""
     if not partitions:
         return
     outcome = yield ChangeStates(partitions, epoch_rule(view), send=Send.WITH_NEXT)
@@ -231,7 +231,7 @@ def _add(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decis
 
 
 def _complete(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decision:
-    """B."""
+    """Phase B."""
     if not partitions:
         return
     before = {i: view.assignment_of(i) for i in partitions}

@@ -22,7 +22,7 @@ from klamm.zookeeper.retries import children_or_none
 from klamm.zookeeper.znodes import broker_id, candidates, controller_move
 
 UNFIT_AFTER: Final = 2
-"""This many fail-overs in a row failed."""
+"""A candidate is unfit after this many failed fail-overs in a row."""
 UNFIT_S: Final = 60.0
 """Other brokers do not learn of it: they see a live candidate, wait for `patience_s`, and then lead until this one is
 fit again. Telling them would be one more thing that can fail."""

@@ -1,7 +1,7 @@
 """Each broker that is not the controller watches the one that is (design D11).
 
 It keeps a connection to the controller's listener. When that breaks and two probes are refused, under the same four
-guards as any suspicion, it enqueues `TakeOver` of the very /controller node that the dead broker owns: one multi.
+guards as any suspicion, it enqueues `TakeOver` of exactly the /controller node that the dead broker owns: one multi.
 Several brokers may do so at once; the multi lets one win, and the others find a different node and do nothing. A
 controller that is alive behind a port that refuses is fenced by that multi and resigns when its watch fires.
 

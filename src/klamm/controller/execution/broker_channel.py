@@ -78,7 +78,7 @@ class BrokerChannel:
             evidence=evidence,
         )
         self._refusal_reported = False
-        """Then its return must be reported too."""
+        """True once a refusal was reported: then the broker's return must be reported too."""
         self._queue: deque[tuple[ControlRequest, float]] = deque()
         self._wakeup = asyncio.Event()
 

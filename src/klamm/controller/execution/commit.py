@@ -119,9 +119,9 @@ class Committer:
         rule: Rule,
         fresh: Collection[PartitionIndex] = (),
     ) -> Committed:
-        """`fresh`: partitions whose state this very event wrote; they are not read again unless they conflict. Several
-        calls may be under way at once. Each yields to the loop between reading, deciding and writing, so that their
-        work does not add up to one long hold."""
+        """`fresh`: partitions whose state the same event has written; they are not read again unless they conflict.
+        Several calls may be under way at once. Each yields to the loop between reading, deciding and writing, so that
+        their work does not add up to one long hold."""
         outcome = Committed()
         unsure: Unsure = {}
         pending: Sequence[PartitionIndex] = partitions

@@ -50,7 +50,7 @@ AHEAD: Final = 3
 
 
 class ZNodeReader:
-    """The reads of the active controller. Each read sets the watch again whose event caused it."""
+    """The reads of the active controller. Each read renews the watch that led to it."""
 
     def __init__(
         self, zk: ZooKeeper, watch: Watcher, recorder: Recorder, listeners: frozenset[str], quarantine: Quarantine

@@ -72,7 +72,7 @@ StateStep = ChangeStates | TakeReplicasOffline
 
 class _Slice(NamedTuple):
     partitions: Sequence[PartitionIndex]
-    """Those whose transition is legal."""
+    """Only those whose transition is legal."""
     committed: Committed
 
 

@@ -35,7 +35,7 @@ class DeletionEvents:
         await self._runner.run(decision, f"deletion of topics {marked[:5]}")
 
     async def take_over(self, marked: list[str], cause: str) -> None:
-        """After a fail-over."""
+        """Called after a fail-over."""
         decision = deletion.on_topic_deletion(self._context, marked, enabled=self._enabled, retry=True)
         await self._runner.run(decision, cause)
 

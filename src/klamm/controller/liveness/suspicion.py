@@ -97,5 +97,5 @@ def objection(seen: Observation) -> str:
     if seen.zookeeper_silence > FRESH_S:
         return f"ZooKeeper has been silent for {seen.zookeeper_silence:.1f} s: this broker may be cut off"
     if seen.refusing * 2 >= seen.brokers:
-        return f"{seen.refusing} of {seen.brokers} brokers refuse: so many do not die at once"
+        return f"{seen.refusing} of {seen.brokers} brokers refuse: that many do not die at once"
     return ""

@@ -35,7 +35,7 @@ class LastRecord(NamedTuple):
 
 class Filtered(NamedTuple):
     batch: Buffer | None
-    """None if nothing is left of it."""
+    """None if nothing of the batch is left."""
     aborted: AbortedEntry | None = None
     """Its entry for the transaction index of the new segment."""
 

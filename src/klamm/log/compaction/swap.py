@@ -64,7 +64,7 @@ def finish_swaps(disk: Disk, directory: str) -> None:
             _finish(disk, directory, base, found)
     for name, base in found:
         if name.endswith(_SWAPPED_INDEXES) and base not in swapped:
-            # A JVM drops `.swap` from the log first; it is then unknown which of the indexes beside it are new.
+            # A JVM drops `.swap` from the log first; it is then unknown which of the indexes next to it are new.
             for path in (f"{directory}/{base:020d}{suffix}" for suffix in INDEX_SUFFIXES):
                 if disk.exists(path):
                     disk.remove(path)

@@ -1,6 +1,6 @@
 """The bulk operations of the ZooKeeper port: split into frames, with a few frames in flight.
 
-Bulk reads use multi-read. Bulk watches use a SetWatches that carries the zxid of the very batch that read those paths:
+Bulk reads use multi-read. Bulk watches use a SetWatches that carries the zxid of the same batch that read those paths:
 a later zxid loses changes, and with this one nothing is lost and no watch fires needlessly (design D3).
 """
 

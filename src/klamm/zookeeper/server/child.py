@@ -128,7 +128,7 @@ _reserved: dict[int, int] = {}  # port -> file descriptor of the socket that res
 
 
 def reserve_port() -> int:
-    """A free TCP port of 127.0.0.1, reserved until `release_port`, also while no server listens on it.
+    """A free TCP port of 127.0.0.1, reserved until `release_port`, even while no server listens on it.
 
     The port lies below the range from which the kernel picks ports for outgoing connections, because such a connection
     would block the restart of a killed server. The reservation is the name of an abstract socket, which vanishes with

@@ -41,7 +41,7 @@ OnWrite = Callable[[str, str, int], None]
 """Called for every applied change with its kind ("create", "set", ...), path and session, before the client knows."""
 
 OnCommit = Callable[[Transaction], None]
-"""Called for every transaction in the order of the zxids, also for those without a change."""
+"""Called for every transaction in the order of the zxids, including those without a change."""
 
 RECONFIG_DISABLED: Final = -123
 _EFFECT_NAMES: Final[dict[type[Effect], str]] = {
@@ -375,7 +375,7 @@ class ZooKeeperService:
         def tell(watcher: ServedConnection, kind: WatchKind, path: str) -> None:
             nonlocal frame
             if not permitted(event.acl, Permission.READ, watcher.caller):
-                return  # the watch is spent silently: its event would reveal what the client may not read
+                return  # the watch ends without an event, which would reveal what the client may not read
             if not frame:
                 frame = jute.event_frame(WatchEvent(kind, path), zxid)
             watcher.send(frame)

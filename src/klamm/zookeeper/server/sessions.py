@@ -53,7 +53,7 @@ class SessionTable(Generic[C]):
         return min(max(timeout_ms, self.timeout_ms_min), self.timeout_ms_max)
 
     def new_id(self, wall_ms: int) -> int:
-        """Made of server id, time of day and a counter, so it differs from all earlier ids, also across restarts."""
+        """Made of server id, time of day and a counter, so it differs from all earlier ids, even across restarts."""
         first = (self._server_id << 56) | ((wall_ms & 0xFF_FFFF_FFFF) << 16)
         self._last_id = max(first, self._last_id + 1)
         return self._last_id
