@@ -145,7 +145,7 @@ def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
     deadline = time.monotonic() + GIVE_UP_S
     while not all(_knows(cluster, broker, topic, partitions) for broker in cluster.alive for topic in (LED, FOLLOWED)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the topics were not known everywhere after {GIVE_UP_S:.0f} s")
+            raise TimeoutError(f"after {GIVE_UP_S:.0f} s some broker still did not know the topics")
         time.sleep(0.1)
     cluster.wait_until_healthy(timeout=GIVE_UP_S)
 

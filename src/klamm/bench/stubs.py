@@ -148,4 +148,4 @@ async def quiet(
             if process.cpu_seconds() - used < IDLE_SHARE * (now - began):
                 return last - since
             began, used = now, process.cpu_seconds()
-    raise BenchFailed(f"the controller sent no request, or did not stop sending, for {timeout_s:.0f} s")
+    raise BenchFailed(f"for {timeout_s:.0f} s the controller sent no request or did not stop sending")

@@ -51,7 +51,7 @@ class IsrNotifications:
         try:
             await self._zk.create(isr_change.PREFIX, isr_change.encode(partitions), CreateMode.PERSISTENT_SEQUENTIAL)
         except ZooKeeperError as error:
-            log.warning("ISR changes of %d partitions are not announced yet: %s", len(partitions), error)
+            log.warning("cannot announce the ISR changes of %d partitions yet: %s", len(partitions), error)
             self._pending = dict.fromkeys(partitions) | self._pending
             return
         self._last_sent = self._clock.monotonic()

@@ -244,7 +244,7 @@ class ReplicaManager:
                 )
                 return
             except ZooKeeperError as error:
-                log.warning("the failed log directory is not announced yet: %s", error)
+                log.warning("cannot announce the failed log directory yet: %s", error)
                 await asyncio.sleep(1)
 
     # --- fencing ---
@@ -363,7 +363,7 @@ class ReplicaManager:
             # Look it up again: while the other logs were opened, this one may have moved to another directory.
             opened = self.logs.get(order.partition) or logs[order.partition]
             if isinstance(opened, Exception):
-                log.error("%s cannot obey its order: %s", order.partition, opened)
+                log.error("%s: cannot apply LeaderAndIsr: %s", order.partition, opened)
                 answers[order.partition] = _storage_code(opened)
                 continue
             partition = self._partition_for(order.partition)

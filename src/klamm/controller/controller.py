@@ -186,7 +186,7 @@ class Controller(ControllerCalls):
                 async with asyncio.timeout(RESIGN_TIMEOUT_S):
                     await self._election.resign(term.committer.fence)
             except TimeoutError:
-                log.warning("/controller could not be deleted in %.0f s", RESIGN_TIMEOUT_S)
+                log.warning("/controller could not be deleted within %.0f s", RESIGN_TIMEOUT_S)
 
     async def before_new_session(self) -> None:
         self._expired = True

@@ -61,7 +61,7 @@ async def move_controller(connect: str, broker: int | None, timeout_s: float) ->
                         await asyncio.sleep(POLL_SECONDS)
             except TimeoutError:
                 raise RequestRefused(
-                    f"broker {target} did not take over within {timeout_s:g} s: only a klamm broker can"
+                    f"broker {target} did not take over within {timeout_s:g} s; only a klamm broker can"
                 ) from None
         return {"from": former, "to": target, "moved": former != target}
 

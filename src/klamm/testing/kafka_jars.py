@@ -73,7 +73,9 @@ def _fetch(artifacts: list[Artifact], work: Path) -> Path:
         words = [
             line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line or "UNRESOLVED" in line
         ]
-        raise JarsMissing(f"cannot fetch Apache Kafka by {Path(command[0]).name}: {(words or ['no reason given'])[0]}")
+        raise JarsMissing(
+            f"cannot fetch Apache Kafka with {Path(command[0]).name}: {(words or ['no reason given'])[0]}"
+        )
     return jars
 
 

@@ -268,13 +268,13 @@ class TestOthers:
 
 
 MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]] = [
-    (controller.decode, None, "no data, a JSON object was expected"),
+    (controller.decode, None, "no data, expected a JSON object"),
     (controller.decode, b"\xff{", "not JSON"),
-    (controller.decode, b"[1]", "a JSON object was expected, not [1]"),
+    (controller.decode, b"[1]", "expected a JSON object, not [1]"),
     (controller.decode, b'{"version":1}', "brokerid is missing"),
-    (controller.decode, b'{"brokerid":true}', "brokerid: an integer was expected, not True"),
-    (controller_epoch.decode, b"1x", "a decimal number was expected, not b'1x'"),
-    (controller_epoch.decode, None, "a decimal number was expected"),
+    (controller.decode, b'{"brokerid":true}', "brokerid: expected an integer, not True"),
+    (controller_epoch.decode, b"1x", "expected a decimal number, not b'1x'"),
+    (controller_epoch.decode, None, "expected a decimal number"),
     (broker_id.decode, b'{"version":6,"jmx_port":1}', "version 6 is not one of 1, 2, 3, 4, 5"),
     (broker_id.decode, b'{"version":1,"host":"h","port":1}', "jmx_port is missing"),
     (
@@ -288,10 +288,14 @@ MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]]
         b'{"version":4,"jmx_port":1,"endpoints":["A://h:1"],"listener_security_protocol_map":{"A":["x"]}}',
         "listener A has no known security protocol: ['x']",
     ),
-    (topic.decode, b'{"version":2,"partitions":[]}', "partitions: an object was expected, not []"),
+    (topic.decode, b'{"version":2,"partitions":[]}', "partitions: expected an object, not []"),
     (topic.decode, b'{"version":2,"partitions":{"x":[1]}}', "'x' is not a partition number"),
-    (topic.decode, b'{"version":2,"partitions":{"0":["1"]}}', "partition 0: a list of broker ids was expected"),
-    (partition_state.decode, b'{"leader":1,"leader_epoch":0,"controller_epoch":1}', "isr: a list of broker ids"),
+    (topic.decode, b'{"version":2,"partitions":{"0":["1"]}}', "partition 0: expected a list of broker ids"),
+    (
+        partition_state.decode,
+        b'{"leader":1,"leader_epoch":0,"controller_epoch":1}',
+        "isr: expected a list of broker ids",
+    ),
     (partition_state.decode, None, "no data"),
     (reassign_partitions.decode, b'{"version":1,"partitions":[],"extra":1}', "unknown key extra"),
     (
@@ -299,16 +303,20 @@ MALFORMED: list[tuple[Callable[[str, bytes | None], object], bytes | None, str]]
         b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["any"]}]}',
         "unknown key log_dirs",
     ),
-    (isr_change.decode, b'{"version":1,"partitions":[{"topic":1,"partition":0}]}', "topic: a string was expected"),
+    (isr_change.decode, b'{"version":1,"partitions":[{"topic":1,"partition":0}]}', "topic: expected a string"),
     (config.decode, b'{"version":2,"config":{}}', "version 2 is not one of 1"),
-    (config.decode, b'{"version":1,"config":{"a":1}}', "config a: a string was expected, not 1"),
+    (config.decode, b'{"version":1,"config":{"a":1}}', "config a: expected a string, not 1"),
     (config_change.decode, b'{"version":3,"entity_path":"topics/a"}', "version 3 is not one of 1, 2"),
     (
         config_change.decode,
         b'{"version":1,"entity_type":"users","entity_name":"a"}',
         "entity_type 'users' is not valid in version 1",
     ),
-    (producer_id_block.decode, b'{"broker":1,"block_start":"a","block_end":"1"}', "block_start: a number in a string"),
+    (
+        producer_id_block.decode,
+        b'{"broker":1,"block_start":"a","block_end":"1"}',
+        "block_start: expected a number in a string",
+    ),
 ]
 
 

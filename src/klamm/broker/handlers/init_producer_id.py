@@ -33,7 +33,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         try:
             producer_id, epoch = await services.producer_ids.take(), 0
         except (ZooKeeperError, ZNodeError) as failed:
-            log.warning("cannot take a producer id now: %s", failed)
+            log.warning("cannot get a producer id now: %s", failed)
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients retry it
     return _RESPONSE(
         error_code=error,

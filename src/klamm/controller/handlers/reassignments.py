@@ -119,7 +119,7 @@ class ReassignmentEvents:
             if view.partition(*name) == i and not reassignment.is_accepted(view, i, assignment):
                 results[name] = KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{name} was left as it is: no replica that would stay is in sync, or its znode was not written.",
+                    f"{name} was not changed: no replica that would stay is in sync, or its znode was not written.",
                 )
         counts = {"partitions": len(assignments), "under way": sum(i in view.reassigning for i in assignments)}
         self._recorder.decision("reassignment-started", cause, counts=counts)

@@ -65,7 +65,7 @@ def _from_text(path: str, data: bytes | None) -> ChangedResource:
     except UnicodeDecodeError as error:
         raise ZNodeError(path, f"not UTF-8: {error}") from error
     if not (colon and name):
-        raise ZNodeError(path, f"TYPE:name was expected, not {(data or b'')[:60]!r}")
+        raise ZNodeError(path, f"expected TYPE:name, not {(data or b'')[:60]!r}")
     return ChangedResource(PatternType.LITERAL, _type(path, word), name)
 
 

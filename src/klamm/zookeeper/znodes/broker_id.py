@@ -63,7 +63,7 @@ def decode(path: str, data: bytes | None) -> Broker:
     protocols = document.mapping(path, fields, "listener_security_protocol_map") if version >= 4 else {}
     uris = fields.get("endpoints")
     if not isinstance(uris, list) or not uris:
-        raise ZNodeError(path, "endpoints: a list of NAME://host:port was expected")
+        raise ZNodeError(path, "endpoints: expected a list of NAME://host:port")
     endpoints = tuple(_endpoint(path, uri, protocols) for uri in uris)
     names = [endpoint.listener for endpoint in endpoints]
     if len(set(names)) < len(names):

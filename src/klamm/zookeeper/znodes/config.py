@@ -60,5 +60,5 @@ def decode(path: str, data: bytes | None) -> dict[str, str]:
     overrides = document.mapping(path, fields, "config")
     for key, value in overrides.items():
         if not isinstance(value, str):
-            raise ZNodeError(path, f"config {key}: a string was expected, not {value!r}")
+            raise ZNodeError(path, f"config {key}: expected a string, not {value!r}")
     return overrides

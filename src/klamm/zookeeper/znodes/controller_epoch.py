@@ -19,5 +19,5 @@ def encode(epoch: ControllerEpoch) -> bytes:
 def decode(path: str, data: bytes | None) -> ControllerEpoch:
     epoch = document.natural((data or b"").decode("latin-1"))
     if epoch is None:
-        raise ZNodeError(path, f"a decimal number was expected, not {(data or b'')[:40]!r}")
+        raise ZNodeError(path, f"expected a decimal number, not {(data or b'')[:40]!r}")
     return ControllerEpoch(epoch)

@@ -53,7 +53,7 @@ def decode(path: str, data: bytes | None) -> DelegationToken:
     document.version(path, fields, (1, 2, 3))
     renewers = fields.get("renewers")
     if not isinstance(renewers, list):
-        raise ZNodeError(path, f"renewers: a list of principals was expected, not {renewers!r}")
+        raise ZNodeError(path, f"renewers: expected a list of principals, not {renewers!r}")
     return DelegationToken(
         document.text(path, fields, "tokenId"),
         _principal(path, "owner", fields.get("owner")),
@@ -76,7 +76,7 @@ def decode_change(path: str, data: bytes | None) -> str:
     except UnicodeDecodeError as error:
         raise ZNodeError(path, f"not UTF-8: {error}") from error
     if not token_id:
-        raise ZNodeError(path, "no data, the id of a token was expected")
+        raise ZNodeError(path, "no data, expected the id of a token")
     return token_id
 
 

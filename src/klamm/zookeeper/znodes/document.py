@@ -34,13 +34,13 @@ def dump(document: Fields) -> bytes:
 
 def parse(path: str, data: bytes | None) -> Fields:
     if not data:
-        raise ZNodeError(path, "no data, a JSON object was expected")
+        raise ZNodeError(path, "no data, expected a JSON object")
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise ZNodeError(path, f"not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ZNodeError(path, f"a JSON object was expected, not {_brief(document)}")
+        raise ZNodeError(path, f"expected a JSON object, not {_brief(document)}")
     return document
 
 
@@ -63,14 +63,14 @@ def decoder(decode: Callable[[str, bytes | None], T]) -> Callable[[str, bytes | 
 def integer(path: str, fields: Fields, key: str) -> int:
     value = _required(path, fields, key)
     if type(value) is not int or not INT_MIN <= value <= INT_MAX:
-        raise ZNodeError(path, f"{key}: an integer was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected an integer, not {_brief(value)}")
     return value
 
 
 def long(path: str, fields: Fields, key: str) -> int:
     value = _required(path, fields, key)
     if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
-        raise ZNodeError(path, f"{key}: a long integer was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected a long integer, not {_brief(value)}")
     return value
 
 
@@ -85,7 +85,7 @@ def natural(text: str) -> int | None:
 def text(path: str, fields: Fields, key: str) -> str:
     value = _required(path, fields, key)
     if type(value) is not str:
-        raise ZNodeError(path, f"{key}: a string was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected a string, not {_brief(value)}")
     return value
 
 
@@ -96,27 +96,27 @@ def number_in_text(path: str, fields: Fields, key: str) -> int:
     if digits.isascii() and digits.isdigit() and len(digits) < LONG_DIGITS:
         value = int(value)
     if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
-        raise ZNodeError(path, f"{key}: a number in a string was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected a number in a string, not {_brief(value)}")
     return value
 
 
 def mapping(path: str, fields: Fields, key: str) -> Fields:
     value = _required(path, fields, key)
     if not isinstance(value, dict):
-        raise ZNodeError(path, f"{key}: an object was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected an object, not {_brief(value)}")
     return value
 
 
 def objects(path: str, fields: Fields, key: str) -> list[Fields]:
     value = _required(path, fields, key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ZNodeError(path, f"{key}: a list of objects was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected a list of objects, not {_brief(value)}")
     return value
 
 
 def brokers(path: str, value: Any, key: str) -> tuple[BrokerId, ...]:
     if not isinstance(value, list) or not all(type(item) is int and INT_MIN <= item <= INT_MAX for item in value):
-        raise ZNodeError(path, f"{key}: a list of broker ids was expected, not {_brief(value)}")
+        raise ZNodeError(path, f"{key}: expected a list of broker ids, not {_brief(value)}")
     return tuple(value)
 
 

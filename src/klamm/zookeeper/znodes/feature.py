@@ -32,7 +32,7 @@ def decode(path: str, data: bytes | None) -> FinalisedFeatures:
     features = document.mapping(path, fields, "features") if status else fields.get("features") or {}
     for name, value in features.items():
         if not isinstance(value, dict):
-            raise ZNodeError(path, f"feature {name}: an object was expected, not {value!r}")
+            raise ZNodeError(path, f"feature {name}: expected an object, not {value!r}")
         highest = document.integer(path, value, "max_version_level")
         levels[name] = (document.integer(path, value, "min_version_level") if version == 1 else highest, highest)
         if not 1 <= levels[name][0] <= highest:
