@@ -51,8 +51,8 @@ def find_fault(
 def for_all(
     view: ControllerContext, partitions: Sequence[PartitionIndex], act: Callable[[Sequence[PartitionIndex]], T]
 ) -> T:
-    """`act` on these partitions. If it fails it is repeated for one after the other, to name the topic of the first
-    that fails: so it may only compute, or change what is dropped with the term."""
+    """Call `act` for these partitions. If it fails, it is repeated for one partition after another, to name the topic
+    of the first that fails. So it may only compute, or change what is dropped with the term."""
     try:
         return act(partitions)
     except Exception:
