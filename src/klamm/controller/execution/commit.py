@@ -67,7 +67,7 @@ class Committed:
         self.versions.append(version)
 
     def by_partition(self) -> dict[PartitionIndex, Committed]:
-        """What was written or kept, each partition for itself."""
+        """The states written or kept, separately for each partition."""
         parts: dict[PartitionIndex, Committed] = {}
         for partition, change, version in zip(self.written, self.writes, self.versions, strict=True):
             parts[partition] = Committed()

@@ -227,7 +227,7 @@ def _add_topics(
     try:
         return context.add_all({topic: assignment.partitions for topic, assignment in assignments.items()})
     except Exception:
-        for topic, assignment in assignments.items():  # each in an empty context: this one may have it already
+        for topic, assignment in assignments.items():  # each in an empty context, because this one may already have it
             with concerning_topic(topic):
                 ControllerContext(context.controller_epoch).add_partitions(topic, assignment.partitions)
         raise

@@ -229,7 +229,7 @@ class StepRunner:
             raise
 
     def _enter_states(self, step: StateStep, done: Committed) -> None:
-        """Into the context and the batch."""
+        """Put the new states into the context and the batch."""
         context, written = self._context, done.written
         to = step.to if isinstance(step, ChangeStates) else None
         context.put_states(written, [write.state for write in done.writes], done.versions)
