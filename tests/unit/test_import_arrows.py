@@ -64,7 +64,7 @@ PURE = (
     "controller/context",
     "controller/decisions",
     "controller/election/succession.py",
-    "controller/execution/batch.py",
+    "controller/execution/request_batch.py",
     "controller/liveness/suspicion.py",
     "log/compaction/cleanable.py",
     "log/compaction/offset_map.py",

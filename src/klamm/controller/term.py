@@ -39,12 +39,12 @@ from klamm.controller.events import (
     ZkPartitionReassignment,
     ZkPreferredElection,
 )
-from klamm.controller.execution.batch import RequestBatch
 from klamm.controller.execution.channels import Channels
 from klamm.controller.execution.commit import Committer
-from klamm.controller.execution.entries import RequestEncoder
 from klamm.controller.execution.loading import ZNodeReader, load
 from klamm.controller.execution.quarantine import Quarantine
+from klamm.controller.execution.request_batch import RequestBatch
+from klamm.controller.execution.request_encoder import RequestEncoder
 from klamm.controller.execution.runner import StepRunner
 from klamm.controller.handlers.brokers import BrokerEvents
 from klamm.controller.handlers.deletions import DeletionEvents

@@ -13,9 +13,9 @@ from klamm.controller.decisions import topics as topics_module
 from klamm.controller.decisions.faults import ZNodeFault
 from klamm.controller.events import BalanceLeaders, BrokerModifications, ZkPartitionReassignment
 from klamm.controller.execution import assignments
-from klamm.controller.execution.batch import RequestBatch
 from klamm.controller.execution.loading import ZNodeReader
 from klamm.controller.execution.quarantine import QUARANTINED_MAX, znode_concerned
+from klamm.controller.execution.request_batch import RequestBatch
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.zookeeper.znodes import document, preferred_replica_election, quarantine, reassign_partitions
 

@@ -47,8 +47,8 @@ from klamm.controller.decisions.steps import (
     chunked,
 )
 from klamm.controller.execution.assignments import write_assignments
-from klamm.controller.execution.batch import RequestBatch
 from klamm.controller.execution.commit import Committed, Committer
+from klamm.controller.execution.request_batch import RequestBatch
 from klamm.controller.execution.topic_removal import delete_topic_znodes
 from klamm.controller.recorder import Recorder
 from klamm.model.config import TopicConfig

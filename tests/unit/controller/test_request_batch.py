@@ -8,8 +8,8 @@ import pytest
 
 from klamm.controller.context.controller_context import ControllerContext
 from klamm.controller.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
-from klamm.controller.execution.batch import RequestBatch
-from klamm.controller.execution.entries import RequestEncoder, versions_of
+from klamm.controller.execution.request_batch import RequestBatch
+from klamm.controller.execution.request_encoder import RequestEncoder, versions_of
 from klamm.model.brokers import Broker, Endpoint, LiveBroker
 from klamm.model.config import read_broker_config
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition

@@ -26,8 +26,8 @@ from klamm.controller.events import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-from klamm.controller.execution.batch import RequestBatch, Stop
 from klamm.controller.execution.broker_channel import ControlRequest
+from klamm.controller.execution.request_batch import RequestBatch, Stop
 from klamm.model.config import BrokerConfig, broker_id_of
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
