@@ -16,6 +16,7 @@ from klamm.controller.execution import assignments
 from klamm.controller.execution.loading import ZNodeReader
 from klamm.controller.execution.quarantine import QUARANTINED_MAX, znode_concerned
 from klamm.controller.execution.request_batch import RequestBatch
+from klamm.model.errors import BadArguments
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.zookeeper.znodes import document, preferred_replica_election, quarantine, reassign_partitions
 
@@ -270,3 +271,18 @@ def test_what_an_event_names_when_the_failure_names_nothing() -> None:
     assert znode_concerned(ZkPartitionReassignment(), error) == "/admin/reassign_partitions"
     assert znode_concerned(BrokerModifications(BrokerId(3)), error) == "/brokers/ids/3"
     assert znode_concerned(BalanceLeaders(), ZNodeFault("/brokers/topics/t")) == "/brokers/topics/t"
+
+
+@pytest.mark.parametrize(
+    ("path", "concerned"),
+    [
+        ("/brokers/topics/t", "/brokers/topics/t"),
+        ("/brokers/topics/t/partitions/0/state", "/brokers/topics/t"),
+        ("/brokers/ids/3", "/brokers/ids/3"),
+        ("/brokers/topics", None),
+        ("/config/changes", None),
+    ],
+)
+def test_an_error_of_zookeeper_names_its_znode(path: str, concerned: str | None) -> None:
+    """A topic znode above the limit of the server, for example: no later controller fails at the same write."""
+    assert znode_concerned(BalanceLeaders(), BadArguments(path, "request of 2,000,000 bytes")) == concerned

@@ -1,7 +1,7 @@
 """Sets aside znodes that made a controller fail, so that neither it nor its successor fails again (design D14).
 
-An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault names, or else the one that the
-event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
+An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault or an error of ZooKeeper names, or
+else the one that the event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
 controller keeps /controller, drops its term and loads again without the znode.
 
 The quarantine is bounded: if one znode after another fails, the znodes are not the cause. Then all are released, and
@@ -129,6 +129,8 @@ def znode_concerned(event: ControllerEvent, error: BaseException) -> str | None:
     """The znode that a failure concerns, as far as is known."""
     if isinstance(error, ZNodeFault):
         return error.path
+    if isinstance(error, ZooKeeperError) and (owner := _owner_of(error.path)) is not None:
+        return owner
     match event:
         case PartitionModifications(topic) | ReassignmentIsrChange((topic, _)):
             return topic_znode.path(topic)
@@ -138,6 +140,15 @@ def znode_concerned(event: ControllerEvent, error: BaseException) -> str | None:
             return reassign_partitions.PATH
         case ZkPreferredElection():
             return preferred_replica_election.PATH
+    return None
+
+
+def _owner_of(path: str) -> str | None:
+    """The registration or topic that a path belongs to: a partition's state belongs to its topic."""
+    for parent in (topic_znode.PARENT, broker_id.PARENT):
+        if path.startswith(f"{parent}/"):
+            name = path.removeprefix(f"{parent}/").partition("/")[0]
+            return f"{parent}/{name}"
     return None
 
 
