@@ -1,8 +1,8 @@
 """Sets aside znodes that made a controller fail, so that neither it nor its successor fails again (design D14).
 
 An event that fails unexpectedly often concerns one znode: the one that a ZNodeFault or an error of ZooKeeper names, or
-else the one that the event itself names. That znode is quarantined: the controller's reads treat it as absent until it changes. The
-controller keeps /controller, drops its term and loads again without the znode.
+else the one that the event itself names. That znode is quarantined: the controller's reads treat it as absent until it
+changes. The controller keeps /controller, drops its term and loads again without the znode.
 
 The quarantine is bounded: if one znode after another fails, the znodes are not the cause. Then all are released, and
 the controller backs off as after a failure that concerns no znode. The entries are also written to ZooKeeper, fenced
