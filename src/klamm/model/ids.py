@@ -20,8 +20,10 @@ EPOCH_DURING_DELETE: Final = -2
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 INITIAL_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
 """The first content of /controller_epoch. No controller has it: the first one has 1."""
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Kafka's own topics. Clients do not write them, and requests do not create them."""
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+"""The coordinators' topics (`broker.coordinators`). Clients do not write them."""
 
 
 class TopicPartition(NamedTuple):

@@ -60,12 +60,13 @@ class Network(Protocol):
 
 
 class DiskFile(Protocol):
-    """An open file. Every method may raise OSError. After one, the log that owns the file accepts no more appends."""
+    """An open file. Every method may raise OSError."""
 
     def size(self) -> int: ...
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        """Write all chunks at the end in one call. Returns the file position of the first byte."""
+        """Write all chunks at the end in one call. Returns the file position of the first byte; if it raises, nothing
+        was appended."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, or fewer at the end of the file."""
@@ -93,9 +94,13 @@ class Disk(Protocol):
 
     def read(self, path: str) -> bytes: ...
 
-    def write_atomically(self, path: str, data: bytes) -> None:
-        """Write a `.tmp` file, sync and rename it, sync the directory. A crash leaves the old content or the new
-        one."""
+    def next_turn(self) -> int:
+        """For `write_atomically`: larger than all before."""
+
+    def write_atomically(self, path: str, data: bytes, turn: int = 0) -> None:
+        """Write a `.tmp` file, sync and rename it, sync the directory. A crash leaves the old content or the new one.
+
+        Jobs of the pool may overtake each other: a write does nothing if one with a later turn came before it."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -280,8 +285,8 @@ class ZooKeeper(Protocol):
     def session_timeout_ms(self) -> int: ...
 
     def silence(self) -> float:
-        """Seconds since ZooKeeper last answered. At 2/3 of the session timeout a leader stops acknowledging and a
-        controller stops acting, well before another broker can take over."""
+        """Seconds since we sent the last request that ZooKeeper answered. At 2/3 of the session timeout a leader stops
+        acknowledging and a controller stops acting, well before another broker can take over."""
 
     def add_session_listener(self, listener: SessionListener) -> None: ...
 

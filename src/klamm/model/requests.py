@@ -21,11 +21,14 @@ class ClientConnection:
     """What handlers know of a request's connection: whether the client still waits for the answer, and for how long the
     broker stops reading from it afterwards (quotas)."""
 
-    __slots__ = ("_on_gone", "is_gone", "throttle_ms")
+    __slots__ = ("_on_answered", "_on_gone", "held_seconds", "is_gone", "throttle_ms")
 
     def __init__(self) -> None:
         self.throttle_ms = 0
+        self.held_seconds = 0.0
+        """For how long the current request held the loop."""
         self.is_gone = False
+        self._on_answered: list[Callable[[], None]] = []
         self._on_gone: dict[Callable[[], None], None] = {}
 
     def when_gone(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -35,6 +38,14 @@ class ClientConnection:
         else:
             self._on_gone[call] = None
         return lambda: self._on_gone.pop(call, None)
+
+    def when_answered(self, call: Callable[[], None]) -> None:
+        """Call `call` once when the answer of the current request is sent, or will never be."""
+        self._on_answered.append(call)
+
+    def answered(self) -> None:
+        while self._on_answered:
+            self._on_answered.pop()()
 
     def gone(self) -> None:
         self.is_gone = True

@@ -1,28 +1,57 @@
-"""How a configuration key is declared and read: key, type, default and range in one place.
+"""How a configuration key is declared and read: key, type, default, range and scope in one place.
 
 A warning names each key without effect. An error names an invalid value, its key and what is allowed (design D8).
+DescribeConfigs and docs/configuration.md show the same declarations.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from enum import Enum, IntEnum
+from functools import cache
 from typing import Any, TypeVar
 
 from klamm.model.errors import ConfigError
 
 Parse = Callable[[str], Any]
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+
+
+class Scope(Enum):
+    """Where a broker's key may be changed while brokers run (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+    """For all brokers, and for one broker, which then comes first."""
+
+
+class ConfigType(IntEnum):
+    """The types of DescribeConfigs version 3."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     key: str
+    type: ConfigType
     parse: Parse
     allowed: str
     """What is allowed, in words, for the error message."""
+    scope: Scope = Scope.READ_ONLY
     aliases: tuple[tuple[str, int], ...] = ()
     """Keys in coarser units (`log.retention.hours`), with their factors, finest first: the first present wins."""
     no_effect: str = ""
@@ -34,14 +63,53 @@ class Setting:
         except ValueError:
             raise ConfigError(f"{self.key}={raw.strip()!r} is not valid: {self.allowed}") from None
 
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def is_list(self) -> bool:
+        return self.type is ConfigType.LIST
+
+    def values_in(self, properties: Mapping[str, str]) -> list[Any]:
+        """The value that `properties` give it, by its key or the finest of its aliases; empty if they give none."""
+        if self.key in properties:
+            return [self.read(properties[self.key])]
+        for alias, factor in self.aliases:
+            if alias in properties:
+                coarse = Setting(alias, ConfigType.INT, int, "it must be an integer").read(properties[alias])
+                return [coarse if coarse < 0 else coarse * factor]
+        return []
+
+
+def as_text(value: Any) -> str | None:
+    """A value as Kafka writes it in a properties file; None for a value that is not set."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return None if value is None else str(value)
+
+
+_INTEGERS = {LONG_MAX: ConfigType.LONG, SHORT_MAX: ConfigType.SHORT}
+
 
 def _field(setting: Setting, default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 
 def integer(
-    key: str, default: int, *, least: int = 0, most: int = LONG_MAX, aliases: Sequence[tuple[str, int]] = ()
+    key: str,
+    default: int,
+    *,
+    least: int = 0,
+    most: int = LONG_MAX,
+    aliases: Sequence[tuple[str, int]] = (),
+    scope: Scope = Scope.READ_ONLY,
+    kind: ConfigType | None = None,
 ) -> Any:
+    """`kind` is the type that Kafka declares, where the range does not tell it."""
+
     def parse(raw: str) -> int:
         value = int(raw)
         if not least <= value <= most:
@@ -49,20 +117,21 @@ def integer(
         return value
 
     bounds = f"an integer of at least {least}" if most == LONG_MAX else f"an integer from {least} to {most}"
-    return _field(Setting(key, parse, f"it must be {bounds}", tuple(aliases)), default)
+    declared = kind or _INTEGERS.get(most, ConfigType.INT)
+    return _field(Setting(key, declared, parse, f"it must be {bounds}", scope, tuple(aliases)), default)
 
 
-def number(key: str, default: float, *, least: float = 0.0, most: float = 1.0) -> Any:
+def number(key: str, default: float, *, least: float = 0.0, most: float = 1.0, scope: Scope = Scope.READ_ONLY) -> Any:
     def parse(raw: str) -> float:
         value = float(raw)
         if not least <= value <= most:
             raise ValueError
         return value
 
-    return _field(Setting(key, parse, f"it must be a number from {least} to {most}"), default)
+    return _field(Setting(key, ConfigType.DOUBLE, parse, f"it must be a number from {least} to {most}", scope), default)
 
 
-def boolean(key: str, default: bool) -> Any:
+def boolean(key: str, default: bool, *, scope: Scope = Scope.READ_ONLY) -> Any:
     words = {"true": True, "false": False}
 
     def parse(raw: str) -> bool:
@@ -70,23 +139,37 @@ def boolean(key: str, default: bool) -> Any:
             raise ValueError
         return words[raw.lower()]
 
-    return _field(Setting(key, parse, "it must be true or false"), default)
+    return _field(Setting(key, ConfigType.BOOLEAN, parse, "it must be true or false", scope), default)
 
 
 def text(key: str, default: str | None) -> Any:
-    return _field(Setting(key, lambda raw: raw, "any text"), default)
+    return _field(Setting(key, ConfigType.STRING, lambda raw: raw, "any text"), default)
 
 
-def choice(key: str, default: str, values: Sequence[str]) -> Any:
+def password(key: str, default: str) -> Any:
+    """No answer and no log shows its value."""
+    return _field(Setting(key, ConfigType.PASSWORD, lambda raw: raw, "any text"), default)
+
+
+def choice(key: str, default: str, values: Sequence[str], *, scope: Scope = Scope.READ_ONLY) -> Any:
     def parse(raw: str) -> str:
         if raw not in values:
             raise ValueError
         return raw
 
-    return _field(Setting(key, parse, f"it must be one of {', '.join(values)}"), default)
+    return _field(Setting(key, ConfigType.STRING, parse, f"it must be one of {', '.join(values)}", scope), default)
 
 
-def words(key: str, default: tuple[str, ...], *, allowed: Sequence[str] = ()) -> Any:
+def words(
+    key: str,
+    default: tuple[str, ...],
+    *,
+    allowed: Sequence[str] = (),
+    type: ConfigType = ConfigType.LIST,
+    scope: Scope = Scope.READ_ONLY,
+) -> Any:
+    """`type` is STRING where Kafka declares a comma-separated text."""
+
     def parse(raw: str) -> tuple[str, ...]:
         values = tuple(part.strip() for part in raw.split(",") if part.strip())
         if allowed and any(value not in allowed for value in values):
@@ -94,7 +177,7 @@ def words(key: str, default: tuple[str, ...], *, allowed: Sequence[str] = ()) ->
         return values
 
     what = f"a comma-separated list of {', '.join(allowed)}" if allowed else "a comma-separated list"
-    return _field(Setting(key, parse, f"it must be {what}"), default)
+    return _field(Setting(key, type, parse, f"it must be {what}", scope), default)
 
 
 def without_effect(field: Any, reason: str) -> Any:
@@ -102,8 +185,14 @@ def without_effect(field: Any, reason: str) -> Any:
     return _field(dataclasses.replace(field.metadata["setting"], no_effect=reason), field.default)
 
 
-def settings_of(cls: type) -> dict[str, tuple[str, Setting]]:
+def settings_of(cls: type) -> Mapping[str, tuple[str, Setting]]:
     """key -> (field name, setting) of a dataclass declared with the functions above."""
+    return _settings_of(cls)
+
+
+@cache
+def _settings_of(cls: Hashable) -> Mapping[str, tuple[str, Setting]]:
+    assert isinstance(cls, type)
     return {
         field.metadata["setting"].key: (field.name, field.metadata["setting"])
         for field in dataclasses.fields(cls)
@@ -126,14 +215,8 @@ def read_settings(cls: type[C], properties: Mapping[str, str]) -> tuple[C, list[
     known: set[str] = set()
     for key, (name, setting) in settings_of(cls).items():
         known.update((key, *(alias for alias, _ in setting.aliases)))
-        if key in properties:
-            values[name] = setting.read(properties[key])
-            continue
-        for alias, factor in setting.aliases:
-            if alias in properties:
-                coarse = Setting(alias, int, "it must be an integer").read(properties[alias])
-                values[name] = coarse if coarse < 0 else coarse * factor
-                break
+        for value in setting.values_in(properties):
+            values[name] = value
     return cls(**values), sorted(key for key in properties if key not in known)
 
 

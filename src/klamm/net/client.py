@@ -36,6 +36,11 @@ class BrokerConnection:
     def is_connected(self) -> bool:
         return self._wire is not None and self._wire.is_open
 
+    @property
+    def is_receiving(self) -> bool:
+        """Part of an answer has arrived."""
+        return self._wire is not None and self._wire.has_part
+
     async def connect(self, timeout: float = 30.0) -> None:
         """Raises OSError, also after a timeout; ConnectionRefusedError only if the other side actively refused."""
         async with asyncio.timeout(timeout):
@@ -67,6 +72,13 @@ class BrokerConnection:
         header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
         return self._wire.send(header, [request_head(header, sum(map(len, chunks))), *chunks])
 
+    def send_only(self, api_key: ApiKey, version: int, chunks: Sequence[Buffer]) -> None:
+        """Send a request that the broker does not answer: Produce with acks=0."""
+        assert self._wire is not None, "connect first"
+        self._correlation_id = (self._correlation_id + 1) % CORRELATION_MODULUS
+        header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
+        self._wire.write([request_head(header, sum(map(len, chunks))), *chunks])
+
     async def wait_lost(self) -> None:
         """Wait until the current connection has ended, from either side. Returns at once if there is none."""
         if self._wire is not None:
@@ -97,6 +109,10 @@ class _Wire(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and self._error is None
 
+    @property
+    def has_part(self) -> bool:
+        return len(self._buffer) > 0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
 
@@ -112,6 +128,11 @@ class _Wire(asyncio.Protocol):
         self._waiting.append((header, future))
         self._transport.writelines(chunks)
         return future
+
+    def write(self, chunks: Sequence[Buffer]) -> None:
+        if self._transport is None or self._error is not None:
+            raise self._error or ConnectionError("not connected")
+        self._transport.writelines(chunks)
 
     def abort(self, error: Exception) -> None:
         self._fail(error)

@@ -60,6 +60,13 @@ class ConnectionLimits:
         self._waiting: deque[LimitedConnection] = deque()
         self._by_host: Counter[str] = Counter()
 
+    def change(self, total: int, per_ip: int, overrides: Mapping[str, int]) -> None:
+        """New limits for new connections; those that exist stay, and waiting ones enter if there is room now."""
+        self._total = total
+        self._per_ip = per_ip
+        self._overrides = dict(overrides)
+        self._admit_waiting()
+
     def allowed_from(self, host: str) -> int:
         return self._overrides.get(host, self._per_ip)
 
@@ -91,6 +98,9 @@ class ConnectionLimits:
             del self._admitted[connection]
         elif connection in self._waiting:
             self._waiting.remove(connection)
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
         while self._waiting and len(self._admitted) < self._total:
             next_one = self._waiting.popleft()
             self._admitted[next_one] = None

@@ -8,6 +8,9 @@ A client that disconnects does not cancel its request: an append that has begun 
 a wait ends early (`ClientConnection`). A throttled client gets its answer at once, and its connection is not read for
 as long as the answer says (KIP-219). A connection that is silent for `idle_seconds` is closed, even while a request is
 handled. Every connection that the listener closes leaves one line in the log.
+
+Clients' requests share a budget of bytes (`queued.max.request.bytes`): while it is used up, no new request is read, but
+one that has begun is read to its end.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
 
+from klamm.model.byte_budget import ByteBudget
 from klamm.model.ports import Buffer, Listening, Network
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
 from klamm.net.connections import Admission, ConnectionLimits
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.request_times import RequestTimes
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.server_connection import ReceivedRequest, RequestHeader, ServerConnection, response_head
 
@@ -47,9 +52,12 @@ class Listener:
         limits: ConnectionLimits | None = None,
         idle_seconds: float | None = None,
         is_protected: bool = False,
+        requests: ByteBudget | None = None,
+        times: RequestTimes | None = None,
     ) -> None:
         """A broker's listeners share `limits`. `is_protected` means that only brokers use the listener, which is then
-        exempt from the total."""
+        exempt from the total. `requests` limits the bytes of requests that are read and not answered. `times` is told
+        of every request."""
         self._network = network
         self.name = name
         self._host = host
@@ -61,6 +69,8 @@ class Listener:
         self._idle_seconds = idle_seconds
         self._idle_sweep: asyncio.TimerHandle | None = None
         self.is_protected = is_protected
+        self.request_budget = requests if requests is not None and requests.is_limited else None
+        self.times = times
         self.accepted = 0
         self.closed = 0
         self.requests = 0
@@ -177,6 +187,12 @@ class _Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
+        self._arrived = 0.0
+        """When the last bytes came."""
+        self._charged: int | None = None
+        """Bytes of the current request that count in the budget."""
+        self._no_room: Callable[[], None] | None = None
+        """Cancels the wait for room in the budget."""
         self._time = asyncio.get_running_loop().time
         self.last_active = self._time()
 
@@ -205,23 +221,54 @@ class _Connection(asyncio.Protocol):
         self._writable.set()  # a pending write finds the transport gone
         self._client.gone()
         self._lost.set()
+        if self._no_room is not None:
+            self._no_room()
+        if self._task is None:
+            self._release()
         if self._admission is not Admission.REFUSED:
             self._listener.limits.left(self)
         if self._task is None:
             self._listener.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_active = self._time()
+        self.last_active = self._arrived = self._time()
         self._listener.bytes_in += len(data)
         self._wire.feed(data)
         if self._admission is Admission.WAITS:
             # Pausing in connection_made has no effect: uvloop begins to read only after it.
             if self._transport is not None:
                 self._transport.pause_reading()
-        elif self._task is None:
+        elif self._task is None and self._has_room():
             self._task = asyncio.create_task(self._serve(), name=f"connection {self._peer}")
         elif self._transport is not None:
             self._transport.pause_reading()  # resumed when the current request is answered
+
+    def _has_room(self) -> bool:
+        """Charge the budget with the request that comes next. False if it must wait."""
+        budget, size = self._listener.request_budget, self._wire.frame_bytes
+        if budget is None or size is None or self._charged is not None:
+            return True
+        if budget.has_room:
+            self._charged = max(0, size)
+            budget.take(self._charged)
+            return True
+        if self._no_room is None:
+            self._no_room = budget.when_room(self._on_room)
+        return False
+
+    def _on_room(self) -> None:
+        self._no_room = None
+        if self._transport is not None:
+            self._transport.resume_reading()
+            self.data_received(b"")
+
+    def _release(self) -> None:
+        """The request is answered, or never will be."""
+        self._client.answered()
+        budget = self._listener.request_budget
+        if budget is not None and self._charged is not None:
+            charged, self._charged = self._charged, None
+            budget.give_back(charged)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -252,15 +299,20 @@ class _Connection(asyncio.Protocol):
         """Serve until nothing more has arrived. This is a connection's outermost loop: any error here closes it."""
         name = self._listener.name
         try:
-            while (request := self._wire.next_request()) is not None:
+            while self._has_room() and (request := self._wire.next_request()) is not None:
                 self._client.throttle_ms = 0
+                self._client.held_seconds = 0.0
                 context = self._listener.context(self._peer, request.header.client_id, self._client)
+                began = self._time()
                 chunks = await self._listener.handle(context, request)
+                ended = self._time()
                 if chunks is not None:
                     await self._send(request.header, chunks)
+                self._record_times(request.header.api_key, began, ended)
                 if self._client.throttle_ms > 0:
                     await self._mute(self._client.throttle_ms / 1000)
                 self._wire.answered()
+                self._release()
         except ProtocolError as error:
             logger.warning("listener %s: closing connection of %s: %s", name, self._peer, error)
             self._refuse()
@@ -273,8 +325,11 @@ class _Connection(asyncio.Protocol):
         finally:
             self._task = None
             if self._transport is None:
+                self._release()
                 self._listener.forget(self)
-            elif not self._transport.is_closing():
+            elif self._transport.is_closing():
+                self._release()
+            elif self._no_room is None:
                 self._transport.resume_reading()
 
     async def _send(self, header: RequestHeader, chunks: Sequence[Buffer]) -> None:
@@ -285,6 +340,13 @@ class _Connection(asyncio.Protocol):
         self._transport.writelines([response_head(header, size), *chunks])
         await self._writable.wait()
         self.last_active = self._time()
+
+    def _record_times(self, key: int, began: float, ended: float) -> None:
+        times = self._listener.times
+        if times is not None:
+            held = self._client.held_seconds
+            waited = max(0.0, ended - began - held)
+            times.record(key, max(0.0, began - self._arrived), held, waited, self._time() - ended)
 
     async def _mute(self, seconds: float) -> None:
         over = asyncio.get_running_loop().create_future()

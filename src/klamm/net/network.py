@@ -1,4 +1,4 @@
-"""The real network: TCP on the running event loop (asyncio's own or uvloop).
+"""The real network: TCP on the running event loop (asyncio's own or uvloop). Every failure to connect is an OSError.
 
 Nagle's algorithm must be off on both sides: an acknowledged produce is a chain of small messages, and each would wait
 for the other side's delayed ACK. asyncio and uvloop both set TCP_NODELAY on every TCP transport, also on accepted
@@ -51,6 +51,9 @@ class AsyncioNetwork:
                 raise
             # The name has several addresses that failed differently, and asyncio and uvloop do not say how.
             transport = await self._connect_to_one_of(factory, host, port)
+        except (ValueError, OverflowError) as error:
+            # No resolver was asked: an empty or overlong label (UnicodeError), a zero byte, a port above 65535.
+            raise socket.gaierror(socket.EAI_NONAME, f"{host!r}:{port} is not an address: {error}") from error
         return transport
 
     async def _connect_to_one_of(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:

@@ -7,7 +7,7 @@ an attribute, in the loop. Metrics are formatted when they are scraped (`prometh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 TIMER_SAMPLES: Final = 1028
@@ -62,7 +62,8 @@ class Timer:
     def update(self, duration_ms: float) -> None:
         self.count += 1
         self.sum_ms += duration_ms
-        self.max_ms = max(self.max_ms, duration_ms)
+        if duration_ms > self.max_ms:
+            self.max_ms = duration_ms
         self._recent.append(duration_ms)
 
     def quantiles(self) -> dict[float, float]:
@@ -80,6 +81,7 @@ class MetricsRegistry:
 
     def __init__(self) -> None:
         self._metrics: dict[MetricName, Instrument] = {}
+        self._collections: list[Callable[[], Iterable[tuple[MetricName, float]]]] = []
 
     def meter(self, group: str, type: str, name: str, **tags: str) -> Meter:
         meter = self._metrics.setdefault(_name(group, type, name, tags), Meter())
@@ -111,9 +113,18 @@ class MetricsRegistry:
     def names(self) -> list[MetricName]:
         return sorted(self._metrics)
 
+    def read_many(self, values: Callable[[], Iterable[tuple[MetricName, float]]]) -> None:
+        """Register values whose names are known only at a scrape, such as those of topics. There must not be many."""
+        self._collections.append(values)
+
     def instruments(self) -> list[tuple[MetricName, Instrument]]:
         """Sorted by name."""
-        return sorted(self._metrics.items(), key=lambda item: item[0])
+        collected = [(name, _constant(value)) for values in self._collections for name, value in values()]
+        return sorted([*self._metrics.items(), *collected], key=lambda item: item[0])
+
+
+def _constant(value: float) -> Instrument:
+    return lambda: value
 
 
 def _name(group: str, type: str, name: str, tags: dict[str, str]) -> MetricName:

@@ -62,9 +62,9 @@ def _family(family: str, labels: list[str], members: list[tuple[MetricName, Inst
     first_name, first = members[0]
     help_text = f"{first_name.group}:type={first_name.type},name={first_name.name}"
     if _is_counter(first_name):
-        counters = CounterMetricFamily(family, help_text, labels=labels)
+        counters = CounterMetricFamily(family, help_text)
         for name, instrument in members:
-            counters.add_metric(label_values(name), value_of(instrument))
+            counters.add_sample(f"{family}_total", _labels(name), value_of(instrument))
         return counters
     if isinstance(first, Timer):
         summaries = SummaryMetricFamily(family, help_text, labels=labels)
@@ -77,7 +77,12 @@ def _family(family: str, labels: list[str], members: list[tuple[MetricName, Inst
                     family, {**dict(zip(labels, values, strict=True)), "quantile": str(quantile)}, sample
                 )
         return summaries
-    gauges = GaugeMetricFamily(family, help_text, labels=labels)
+    gauges = GaugeMetricFamily(family, help_text)
     for name, instrument in members:
-        gauges.add_metric(label_values(name), value_of(instrument))
+        gauges.add_sample(family, _labels(name), value_of(instrument))
     return gauges
+
+
+def _labels(name: MetricName) -> dict[str, str]:
+    """Only its own: the total over all topics has no topic, as with Kafka's exporter."""
+    return {key.replace("-", "_"): value for key, value in name.tags}

@@ -17,16 +17,20 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import islice
-from typing import Final, NamedTuple, TextIO
+from typing import Final, NamedTuple
 
 import orjson
 
+from klamm.model.errors import ConfigError
 from klamm.model.events import EVENT_SCHEMA_VERSION, Decision, EventRecord, StateChange, StateChanges
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.ports import Clock
+from klamm.telemetry.rotating_file import RotatingFile
 
 logger = logging.getLogger(__name__)
 
+LINES_FILE: Final = "state-change.log"
+EVENTS_FILE: Final = "state-change.json"
 BUFFER_RECORDS_MAX: Final = 2_000_000
 """Two changes of every partition of a very large cluster. If more wait, the disk is the problem."""
 SLICE_RECORDS: Final = 1_000
@@ -152,7 +156,9 @@ def _prefix(time_ms: int) -> str:
 
 
 def _decision_line(decision: Decision) -> str:
-    who = f"[Controller id={decision.broker} epoch={decision.controller_epoch}]"
+    who = f"[Broker id={decision.broker}]"
+    if decision.role == "controller":
+        who = f"[Controller id={decision.broker} epoch={decision.controller_epoch}]"
     counts = " ".join(f"{key}={value}" for key, value in decision.counts.items())
     about = " ".join(part for part in (counts, decision.detail) if part)
     said = f"{decision.event}: {decision.cause} ({decision.duration_ms:.1f} ms) {about}"
@@ -179,8 +185,12 @@ def _decision_json(decision: Decision) -> str:
 class StateChangeWriter:
     """An EventSink that writes two files. `emit` appends to a buffer; `running()` owns the task that empties it."""
 
-    def __init__(self, directory: str, broker: BrokerId, clock: Clock, buffer_max: int = BUFFER_RECORDS_MAX) -> None:
-        self._directory = directory
+    def __init__(
+        self, directories: Sequence[str], broker: BrokerId, clock: Clock, buffer_max: int = BUFFER_RECORDS_MAX
+    ) -> None:
+        """Writes to the first of `directories` that can be used."""
+        self._directories = directories
+        self._directory = ""
         self._broker = broker
         self._clock = clock
         self._buffer: deque[EventRecord | StateChanges] = deque()
@@ -207,21 +217,32 @@ class StateChangeWriter:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[StateChangeWriter]:
-        os.makedirs(self._directory, exist_ok=True)
-        with (
-            open(os.path.join(self._directory, "state-change.log"), "a", encoding="utf-8") as lines,
-            open(os.path.join(self._directory, "state-change.json"), "a", encoding="utf-8") as events,
-        ):
-            task = asyncio.create_task(self._write_forever(lines, events), name="state-change-writer")
-            try:
-                yield self
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                while self._buffer:
-                    self._write_slice(lines, events)
+        lines, events = self._open()
+        task = asyncio.create_task(self._write_forever(lines, events), name="state-change-writer")
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            while self._buffer:
+                self._write_slice(lines, events)
+            lines.close()
+            events.close()
 
-    async def _write_forever(self, lines: TextIO, events: TextIO) -> None:
+    def _open(self) -> tuple[RotatingFile, RotatingFile]:
+        reasons = []
+        for directory in self._directories:
+            try:
+                os.makedirs(directory, exist_ok=True)
+                files = [RotatingFile(os.path.join(directory, name)) for name in (LINES_FILE, EVENTS_FILE)]
+            except OSError as error:
+                reasons.append(f"{directory}: {error.strerror}")
+            else:
+                self._directory = directory
+                return files[0], files[1]
+        raise ConfigError(f"cannot write {LINES_FILE} and {EVENTS_FILE}, because {'; '.join(reasons)}")
+
+    async def _write_forever(self, lines: RotatingFile, events: RotatingFile) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -246,12 +267,10 @@ class StateChangeWriter:
                 return
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    def _write_slice(self, lines: TextIO, events: TextIO) -> None:
+    def _write_slice(self, lines: RotatingFile, events: RotatingFile) -> None:
         count, text = self._next_slice()
         lines.write(text.line)
-        lines.flush()
         events.write(text.json)
-        events.flush()
         self._buffered -= count
         self.written += count
         if self.dropped > self._dropped_reported:

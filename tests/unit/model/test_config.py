@@ -31,20 +31,40 @@ def test_connections_by_address() -> None:
     assert config.connections_by_ip() == {"10.0.0.1": 5, "::1": 7, "host": 0}
 
 
-def test_an_unsupported_key_is_named_in_a_warning() -> None:
-    _, warnings = read_broker_config({**MINIMAL, "num.io.threads": "8"})
-    assert warnings == ["num.io.threads is not supported and has no effect"]
+STOCK = """
+num.network.threads num.io.threads socket.send.buffer.bytes socket.receive.buffer.bytes socket.request.max.bytes
+num.partitions num.recovery.threads.per.data.dir offsets.topic.replication.factor
+transaction.state.log.replication.factor transaction.state.log.min.isr log.retention.hours log.segment.bytes
+log.retention.check.interval.ms zookeeper.connection.timeout.ms
+"""
 
 
-def test_a_key_without_effect_is_named_in_a_warning_with_the_reason() -> None:
-    keys = {"num.replica.fetchers": "4", "log.preallocate": "true", "log.cleaner.threads": "2"}
-    _, warnings = read_broker_config({**MINIMAL, **keys, "background.threads": "10"})
+def test_a_stock_file_gives_one_warning_and_a_typo_its_own() -> None:
+    stock = dict.fromkeys(STOCK.split(), "1024")
+    _, warnings = read_broker_config({**MINIMAL, **stock})
+    assert len(warnings) == 1
+    assert warnings[0].startswith("no effect in klamm (docs/configuration.md says why): ")
+    assert "num.io.threads, num.network.threads, " in warnings[0]
+    _, warnings = read_broker_config({**MINIMAL, **stock, "log.retention.minute": "5"})
+    assert warnings[0] == "unknown key log.retention.minute: did you mean log.retention.minutes?"
+    assert len(warnings) == 2
+
+
+def test_keys_without_effect_share_a_warning_and_foreign_ones_do_not() -> None:
+    keys = {"num.replica.fetchers": "4", "log.preallocate": "true"}
+    _, warnings = read_broker_config({**MINIMAL, **keys, "background.threads": "10", "my.key": "1"})
     assert warnings == [
-        "background.threads is not supported and has no effect",
-        "log.cleaner.threads has no effect: one log is cleaned at a time, since Python runs one thread at a time",
-        "log.preallocate has no effect: segment files grow as they are written",
-        "num.replica.fetchers has no effect: one task fetches from each leader",
+        "unknown key my.key, which has no effect",
+        "no effect in klamm (docs/configuration.md says why): "
+        "background.threads, log.preallocate, num.replica.fetchers",
     ]
+
+
+def test_keys_that_stop_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown key klamm.fast.failver: did you mean klamm.fast.failover\?$"):
+        read_broker_config({**MINIMAL, "klamm.fast.failver": "true"})
+    with pytest.raises(ConfigError, match=r"^process.roles is for KRaft"):
+        read_broker_config({**MINIMAL, "process.roles": "broker"})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +72,7 @@ def test_a_key_without_effect_is_named_in_a_warning_with_the_reason() -> None:
     [
         ("broker.id", "one", "broker.id='one' is not valid: it must be an integer from -1"),
         ("num.partitions", "0", "num.partitions='0' is not valid: it must be an integer from 1"),
-        ("num.replica.fetchers", "0", "it must be an integer of at least 1"),
+        ("num.replica.fetchers", "0", "it must be an integer from 1"),
         ("delete.topic.enable", "yes", "delete.topic.enable='yes' is not valid: it must be true or false"),
         ("compression.type", "brotli", "it must be one of producer, uncompressed"),
         ("listeners", "PLAINTEXT:9092", "listeners='PLAINTEXT:9092' is not valid: it must be NAME://HOST:PORT"),
@@ -94,3 +114,38 @@ def test_topic_keys_without_effect_are_told() -> None:
     found = topic_keys_without_effect({"preallocate": "true", "retention.ms": "5", "message.format.version": "2.4"})
     assert list(found) == ["preallocate", "message.format.version"]
     assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"listeners": "SASL_SSL://:9093", "inter.broker.listener.name": "SASL_SSL"}, "SASL_SSL of listener SASL_SSL"),
+        (
+            {
+                "listeners": "PLAINTEXT://:1,CLIENT://:2",
+                "listener.security.protocol.map": "CLIENT:SSL,PLAINTEXT:PLAINTEXT",
+            },
+            "SSL of listener CLIENT",
+        ),
+        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "authorizer.class.name"),
+        ({"sasl.enabled.mechanisms": "SCRAM-SHA-512"}, "sasl.enabled.mechanisms"),
+        ({"ssl.keystore.location": "/etc/k.jks", "ssl.client.auth": "required"}, "ssl.client.auth, ssl.keystore"),
+        ({"security.inter.broker.protocol": "SASL_PLAINTEXT"}, "security.inter.broker.protocol"),
+        ({"listener.name.client.plain.sasl.jaas.config": "x"}, "listener.name.client.plain.sasl.jaas.config"),
+        ({"super.users": "User:admin"}, "super.users"),
+    ],
+)
+def test_a_secured_configuration_does_not_start_open(properties: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"plain text: remove .*{named}"):
+        read_broker_config({**MINIMAL, **properties})
+
+
+def test_settings_that_leave_security_off_are_fine() -> None:
+    off = {
+        "security.inter.broker.protocol": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+        "ssl.client.auth": "none",
+        "sasl.enabled.mechanisms": "",
+        "ssl.protocol": "TLSv1.2",
+    }
+    read_broker_config({**MINIMAL, **off})

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from klamm.model.config import TOPIC_DEFAULTS_FROM_BROKER, BrokerConfig, TopicConfig
+from klamm.model.config import TOPIC_DEFAULTS_FROM_BROKER, BrokerConfig, BrokerThrottles, TopicConfig
+from klamm.model.setting_texts import SETTINGS, reason_not_supported
 from klamm.model.settings import settings_of
 
 SOURCE = Path(__file__).parents[3] / "src" / "klamm"
-HOLDERS = ("config", "defaults", "found", "self")
-"""Names of a configuration in the source: `self._config`, `log.config`, `defaults`. `self` counts only in the module
-of the declaration, where properties read the fields."""
+HOLDERS = ("config", "defaults", "found", "throttles", "now", "self")
+"""Names of a configuration in the source: `self._config`, `log.config`, `defaults`, `now` after a change. `self` counts
+only in the module of the declaration, where properties read the fields."""
 
 
 @cache
@@ -39,7 +40,7 @@ def is_read(cls: type, name: str) -> bool:
     return any(field in fields_read() for field in (name, *topic_fields))
 
 
-@pytest.mark.parametrize("cls", [BrokerConfig, TopicConfig])
+@pytest.mark.parametrize("cls", [BrokerConfig, BrokerThrottles, TopicConfig])
 def test_every_setting_is_read_or_declared_without_effect(cls: type) -> None:
     wrong = []
     for key, (name, setting) in settings_of(cls).items():
@@ -48,3 +49,14 @@ def test_every_setting_is_read_or_declared_without_effect(cls: type) -> None:
         elif not is_read(cls, name) and not setting.no_effect:
             wrong.append(f"{key} is accepted, and nothing reads it")
     assert not wrong
+
+
+@pytest.mark.parametrize("cls", [BrokerConfig, BrokerThrottles, TopicConfig])
+def test_every_setting_has_a_text(cls: type) -> None:
+    missing = [key for key in settings_of(cls) if key not in SETTINGS]
+    assert not missing, "add a sentence to src/klamm/model/setting_texts.py"
+
+
+def test_no_setting_is_called_unsupported() -> None:
+    declared = {key for cls in (BrokerConfig, BrokerThrottles, TopicConfig) for key in settings_of(cls)}
+    assert not {key for key in declared if reason_not_supported(key)}, "these are supported now"

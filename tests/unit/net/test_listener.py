@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from klamm.model.byte_budget import ByteBudget
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.net.client import BrokerConnection
@@ -376,3 +377,58 @@ async def test_a_timeout_closes_the_connection() -> None:
     assert not connection.is_connected
     await connection.close()
     listening.close()
+
+
+@on_both_loops
+async def test_no_request_is_read_while_the_budget_is_used_up() -> None:
+    """Those that were read are answered first; the next one is read when there is room."""
+    handled: list[int] = []
+    gate = asyncio.Event()
+
+    async def slow(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        handled.append(header.correlation_id)
+        await gate.wait()
+        return [b"done"]
+
+    budget = ByteBudget(1_000)
+    server = Listener(
+        AsyncioNetwork(), "CLIENT", "127.0.0.1", 0, slow, privileged=False, frame_bytes_max=LIMIT_BYTES, requests=budget
+    )
+    async with server.running():
+        connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(4)]
+        for number, (_, writer) in enumerate(connections):
+            writer.write(frame(correlation_id=number, body=bytes(600)))
+            await writer.drain()
+            while sum(map(len, handled_or_waiting(server, handled))) <= number:
+                await asyncio.sleep(0)
+        assert handled == [0, 1], "the second one may exceed the budget"
+        assert budget.used > 1_000
+        gate.set()
+        for reader, _ in connections:
+            await reader.readexactly(8)
+        assert sorted(handled) == [0, 1, 2, 3]
+        while budget.used:
+            await asyncio.sleep(0)
+        for _, writer in connections:
+            writer.close()
+
+
+def handled_or_waiting(server: Listener, handled: list[int]) -> tuple[list[int], list[Any]]:
+    """What has reached the handler, and the connections that wait for room."""
+    return handled, [connection for connection in server._connections if connection._no_room is not None]
+
+
+@on_both_loops
+async def test_a_connection_that_ends_gives_its_bytes_back() -> None:
+    budget = ByteBudget(10_000)
+    server = Listener(
+        AsyncioNetwork(), "CLIENT", "127.0.0.1", 0, echo, privileged=False, frame_bytes_max=LIMIT_BYTES, requests=budget
+    )
+    async with server.running():
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(frame(body=bytes(600))[:100])
+        while not budget.used:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        while budget.used:
+            await asyncio.sleep(0)

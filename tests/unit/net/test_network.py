@@ -99,3 +99,12 @@ async def test_a_name_of_several_addresses_refuses_only_if_all_of_them_do(
     with pytest.raises(OSError) as failed:  # noqa: PT011 -- which error it is, is asserted below
         await AsyncioNetwork().connect(asyncio.Protocol, "broker.example", port)
     assert isinstance(failed.value, ConnectionRefusedError) is refused
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    ("host", "port"), [("broker-7..svc", 9092), ("x" * 64 + ".org", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)]
+)
+def test_an_address_that_no_resolver_takes_is_an_os_error(new_loop: Any, host: str, port: int) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(OSError, match=r"."):
+        runner.run(AsyncioNetwork().connect(asyncio.Protocol, host, port))

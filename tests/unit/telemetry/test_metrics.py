@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.metrics import MetricName, MetricsRegistry
 from klamm.telemetry.prometheus import exposition
 
 
@@ -32,3 +32,23 @@ def test_quantiles_are_those_of_the_samples() -> None:
     assert timer.quantiles()[0.5] == 51
     assert timer.quantiles()[0.99] == 100
     assert timer.max_ms == 100
+
+
+def test_values_of_topics_are_read_at_the_scrape_and_the_total_has_no_label() -> None:
+    registry = MetricsRegistry()
+    topics = {"orders": 3.0}
+    registry.read("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", lambda: 5)
+    registry.read_many(
+        lambda: [
+            (MetricName("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", (("topic", topic),)), count)
+            for topic, count in topics.items()
+        ]
+    )
+    topics["bills"] = 2.0
+    lines = exposition(registry).decode().splitlines()
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    assert [line for line in lines if not line.startswith("#")] == [
+        f"{name} 5.0",
+        f'{name}{{topic="bills"}} 2.0',
+        f'{name}{{topic="orders"}} 3.0',
+    ]

@@ -45,7 +45,7 @@ DECISION = Decision(1_700_000_000_124, 9, "controller", 5, "broker-failure", "br
 
 
 async def test_both_files_hold_what_was_emitted(tmp_path: Path) -> None:
-    writer = StateChangeWriter(str(tmp_path), 9, FixedClock())
+    writer = StateChangeWriter([str(tmp_path)], 9, FixedClock())
     async with writer.running():
         writer.emit([DECISION, CHANGE])
     events = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
@@ -105,7 +105,7 @@ def test_changes_that_share_their_words_keep_their_own() -> None:
 
 
 async def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None:
-    writer = StateChangeWriter(str(tmp_path), 9, FixedClock(), buffer_max=2)
+    writer = StateChangeWriter([str(tmp_path)], 9, FixedClock(), buffer_max=2)
     async with writer.running():
         writer.emit([CHANGE] * 5)
     events = [orjson.loads(line) for line in (tmp_path / "state-change.json").read_text().splitlines()]
@@ -148,7 +148,7 @@ def test_columns_are_written_as_their_records() -> None:
 
 
 async def test_columns_and_records_keep_their_order_and_share_the_bound(tmp_path: Path) -> None:
-    writer = StateChangeWriter(str(tmp_path), 9, FixedClock(), buffer_max=7)
+    writer = StateChangeWriter([str(tmp_path)], 9, FixedClock(), buffer_max=7)
     async with writer.running():
         writer.emit([DECISION])
         writer.emit(COLUMNS)
@@ -161,7 +161,7 @@ async def test_columns_and_records_keep_their_order_and_share_the_bound(tmp_path
 
 async def test_the_writer_stands_back_while_the_loop_is_busy(tmp_path: Path) -> None:
     clock = FixedClock()
-    writer = StateChangeWriter(str(tmp_path), 9, clock)
+    writer = StateChangeWriter([str(tmp_path)], 9, clock)
     async with writer.running():
         writer.emit([DECISION])
         while not writer.written:

@@ -1,0 +1,59 @@
+"""Reads the event files that `telemetry.state_changes` writes: what is new in a file, and an event in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+TAIL_BYTES: Final = 256 * 1024
+"""How much of an event file is read at once: after a storm of changes only the last ones are shown anyway."""
+QUIET: Final = frozenset({"loop-held", "controller-loaded", "controller-failover"})
+
+
+class EventTail:
+    """Reads what was appended to an event file since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position: int | None = None
+
+    def news(self) -> list[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, 2)
+                start = 0 if self._position is None or self._position > end else self._position
+                file.seek(max(start, end - TAIL_BYTES))
+                data = file.read()
+        except OSError:
+            return []
+        whole, _, rest = data.rpartition(b"\n")
+        self._position = end - len(rest)
+        return [event for line in whole.splitlines() if (event := _parsed(line)) is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        event: dict[str, Any] = orjson.loads(line)
+        return event if "time_ms" in event else None
+    except orjson.JSONDecodeError:
+        return None  # the first line of a tail, or of a killed broker
+
+
+def in_words(event: dict[str, Any]) -> str:
+    """A line for people; empty for what they need not see.
+
+    >>> in_words({"kind": "state-change", "role": "controller", "topic": "t", "partition": 0, "from": "OnlinePartition",
+    ...           "to": "OnlinePartition", "leader": 2, "isr": [2, 3], "cause": "broker 1 failed"})
+    't-0: broker 2 leads, in sync 2,3 (broker 1 failed)'
+    """
+    if event["kind"] == "state-change":
+        if event["role"] != "controller" or "leader" not in event:
+            return ""
+        members = ",".join(map(str, event["isr"]))
+        leads = f"broker {event['leader']} leads" if event["leader"] >= 0 else "no leader"
+        return f"{event['topic']}-{event['partition']}: {leads}, in sync {members} ({event['cause']})"
+    if event["event"] in QUIET or event["role"] != "controller":
+        return ""
+    return f"controller {event['broker']}: {event['event']} ({event['cause']})"
