@@ -2,8 +2,8 @@
 
 The table has Kafka 2.5's ranges, StopReplica 3 of 2.6, and the few newer APIs that tools ask for. It says what the wire
 can decode, not what a broker serves: the server advertises only APIs with a handler, because a request of an advertised
-but unserved version would close the connection. Produce is advertised from version 0, although versions below 3 carry
-message formats that the broker refuses: librdkafka turns compression off unless the range starts at 0 (KAFKA-18659).
+but unserved version would close the connection. Produce must be advertised from version 0: librdkafka turns
+compression off otherwise (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class ApiKey(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 class Api(NamedTuple):
@@ -93,9 +96,9 @@ class Api(NamedTuple):
 APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
-        Api(ApiKey.PRODUCE, "Produce", 0, 8, NEVER),
-        Api(ApiKey.FETCH, "Fetch", 0, 11, NEVER),
-        Api(ApiKey.LIST_OFFSETS, "ListOffsets", 0, 5, NEVER),
+        Api(ApiKey.PRODUCE, "Produce", 0, 8, 9),
+        Api(ApiKey.FETCH, "Fetch", 0, 11, 12),
+        Api(ApiKey.LIST_OFFSETS, "ListOffsets", 0, 5, 6),
         Api(ApiKey.METADATA, "Metadata", 0, 9, 9),
         Api(ApiKey.LEADER_AND_ISR, "LeaderAndIsr", 0, 4, 4),
         Api(ApiKey.STOP_REPLICA, "StopReplica", 0, 3, 2),
@@ -114,21 +117,21 @@ APIS: Final[Mapping[int, Api]] = {
         Api(ApiKey.API_VERSIONS, "ApiVersions", 0, 3, 3),
         Api(ApiKey.CREATE_TOPICS, "CreateTopics", 0, 5, 5),
         Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 0, 4, 4),
-        Api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 1, NEVER),
+        Api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 1, 2),
         Api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 3, 2),
-        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 0, 3, NEVER),
-        Api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 1, NEVER),
-        Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 1, NEVER),
-        Api(ApiKey.END_TXN, "EndTxn", 0, 1, NEVER),
-        Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 0, 0, NEVER),
+        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 0, 3, 4),
+        Api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 1, 3),
+        Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 1, 3),
+        Api(ApiKey.END_TXN, "EndTxn", 0, 1, 3),
+        Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 0, 1, 1),
         Api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 3, 3),
         Api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 0, 2, 2),
         Api(ApiKey.CREATE_ACLS, "CreateAcls", 0, 2, 2),
         Api(ApiKey.DELETE_ACLS, "DeleteAcls", 0, 2, 2),
-        Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 0, 2, NEVER),
-        Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 1, NEVER),
-        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 0, 1, NEVER),
-        Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 0, 1, NEVER),
+        Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 0, 4, 4),
+        Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 1, 2),
+        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 0, 1, 2),
+        Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 0, 1, 2),
         Api(ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
         Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 2, 2),
         Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
@@ -137,9 +140,12 @@ APIS: Final[Mapping[int, Api]] = {
         Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 0, 0),
         Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
-        Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 0, NEVER),
-        Api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 0, NEVER),
+        Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 0, 1),
+        Api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 0, 1),
         Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 1, 0),
+        Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+        Api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
     )
 }
 

@@ -2,7 +2,7 @@
 
 As in Kafka (AbstractRequest.getErrorResponse), the error goes into the field of the whole response if there is one,
 else into one field for each topic, partition, group or resource that the request names. The answer is derived from the
-two schemas, so that no handler needs to write one: the response's array of results mirrors the request's array.
+two tables, so that no handler needs to write one: the response's array of results mirrors the request's array.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from klamm.model.errors import ErrorCode
-from klamm.wire.messages import encode_response, response_class
+from klamm.wire.messages import Message, encode_response, response_class
+from klamm.wire.schema import Field, Struct
 
 _MEANINGS: Final = (
     ("name", "topic", "topic_name", "group_id"),
@@ -23,55 +24,56 @@ _MEANINGS: Final = (
 def failure_body(api_key: int, version: int, request: Any, error: ErrorCode) -> bytes | None:
     """None if the response has no place for the error: then the connection must be closed."""
     cls = response_class(api_key)
-    fields = list(cls._struct.untagged_fields(version))
+    fields = cls.struct.fields(version)
     if any(_is_error(field) for field in fields):
-        return encode_response(cls(version=version, **_errors(fields, error)), version)
+        return encode_response(cls(**_errors(fields, error)), version)
     for field in fields:
-        if field.is_struct_array() and _has_error(field.array_of, version):
-            entries = [_mirror(field.array_of, version, asked, error) for asked in _asked(request)]
-            return encode_response(cls(version=version, **{field.name: entries}), version) if entries else None
+        if field.struct is not None and _has_error(field.struct, version):
+            inner = getattr(cls, field.struct.name)
+            entries = [_mirror(inner, version, asked, error) for asked in _asked(request)]
+            return encode_response(cls(**{field.name: entries}), version) if entries else None
     return None
 
 
-def _is_error(field: Any) -> bool:
-    return bool(field.name.endswith("error_code"))
+def _is_error(field: Field) -> bool:
+    return field.name.endswith("error_code")
 
 
-def _has_error(struct: Any, version: int) -> bool:
+def _has_error(struct: Struct, version: int) -> bool:
     return any(
-        _is_error(field) or (field.is_struct_array() and _has_error(field.array_of, version))
-        for field in struct.untagged_fields(version)
+        _is_error(field) or (field.struct is not None and _has_error(field.struct, version))
+        for field in struct.fields(version)
     )
 
 
-def _errors(fields: list[Any], error: ErrorCode) -> dict[str, Any]:
+def _errors(fields: list[Field], error: ErrorCode) -> dict[str, Any]:
     return {field.name: int(error) for field in fields if _is_error(field)}
 
 
 def _asked(thing: Any) -> Iterator[Any]:
     """The elements of the first non-empty array of a request, or of an element of it."""
-    for name in thing._struct.fields if hasattr(thing, "_struct") else ():
-        value = getattr(thing, name, None)
+    for name in thing.defaults if isinstance(thing, Message) else ():
+        value = getattr(thing, name)
         if isinstance(value, list) and value:
             yield from value
             return
 
 
-def _mirror(struct: Any, version: int, asked: Any, error: ErrorCode) -> Any:
+def _mirror(cls: Any, version: int, asked: Any, error: ErrorCode) -> Any:
     """The element of the response for one element of the request, which is a struct, a name or a number."""
     values: dict[str, Any] = {}
-    fields = list(struct.untagged_fields(version))
+    fields = cls.struct.fields(version)
     has_own_error = any(_is_error(field) for field in fields)
     for field in fields:
         if _is_error(field):
             values[field.name] = int(error)
-        elif field.is_struct_array():
-            inner = field.array_of
-            is_wanted = not has_own_error and _has_error(inner, version)
+        elif field.struct is not None:
+            inner = getattr(cls, field.struct.name)
+            is_wanted = not has_own_error and _has_error(field.struct, version)
             values[field.name] = [_mirror(inner, version, each, error) for each in _asked(asked)] if is_wanted else []
         elif (known := _known(field.name, asked)) is not None:
             values[field.name] = known
-    return struct.data_class(version=version, **values)
+    return cls(**values)
 
 
 def _known(name: str, asked: Any) -> Any:

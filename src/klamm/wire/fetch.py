@@ -1,13 +1,13 @@
 """Fetch, versions 4 to 11, packed by hand in both directions: records leave as chunks of their own, never joined.
 
-Consumers use all of these versions; followers use 11. A broker may decline fetch sessions (KIP-227): the answer's
-session id is 0, and every request is a full one.
+Consumers use all of these versions; followers use 11.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -16,7 +16,8 @@ from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.wire.by_topic import by_topic
 from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
-from klamm.wire.errors import error_of
+from klamm.wire.errors import ProtocolError, error_of
+from klamm.wire.slices import finish
 
 FOLLOWER_VERSION: Final = 11
 
@@ -25,7 +26,12 @@ _EPOCH_OFFSET = struct.Struct(">iq")
 _PARTITION_HEAD = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _TOPIC_BYTES_MIN = 6
-_PARTITION_BYTES_MIN = 16
+_PARTITION_LAYOUTS = (struct.Struct(">iqi"), struct.Struct(">iqqi"), struct.Struct(">iiqqi"))
+"""Below version 5, below 9, and from 9 on."""
+
+ENTRIES_PER_SLICE: Final = 2_000
+ENTRIES_MAX: Final = 200_000
+"""No broker has so many partitions, and each entry takes ten times its size when it is decoded."""
 
 
 class FetchPartition(NamedTuple):
@@ -48,6 +54,8 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     partitions: list[FetchPartition]
+    forgotten: list[TopicPartition]
+    """The partitions that leave the session (KIP-227)."""
     rack_id: str
 
 
@@ -63,54 +71,110 @@ class FetchResult(NamedTuple):
     """(producer id, first offset) of aborted transactions. None unless the reader asked for committed records only; an
     empty list means that there are none."""
     records: Buffer = b""
+    preferred_read_replica: int = -1
+    """The broker that the consumer should read from instead (KIP-392)."""
 
 
 def decode_request(version: int, body: memoryview) -> FetchRequest:
+    return finish(decode_in_slices(version, body))
+
+
+def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, FetchRequest]:
+    """Yields after each slice of a wide request. If a partition is named twice, the last entry counts."""
     cursor = Cursor(body)
     replica_id, max_wait_ms, min_bytes, max_bytes = cursor.unpack(_WAIT)
     read_committed = bool(cursor.take(1)[0])
     session_id, session_epoch = (cursor.int32(), cursor.int32()) if version >= 7 else (0, -1)
-    partitions: list[FetchPartition] = []
+    has_epoch, has_log_start = version >= 9, version >= 5
+    layout = _PARTITION_LAYOUTS[has_log_start + has_epoch]
+    partitions: dict[TopicPartition, FetchPartition] = {}
+    seen = 0
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         topic = cursor.string()
-        for _ in range(cursor.count(_PARTITION_BYTES_MIN)):
-            partition = TopicPartition(topic, cursor.int32())
-            epoch = cursor.int32() if version >= 9 else NO_EPOCH
-            offset = cursor.int64()
-            log_start = cursor.int64() if version >= 5 else -1
-            partitions.append(FetchPartition(partition, offset, cursor.int32(), epoch, log_start))
-    if version >= 7:
-        _skip_forgotten(cursor)
+        count = cursor.count(layout.size)
+        for start in range(0, count, ENTRIES_PER_SLICE):
+            entries = min(ENTRIES_PER_SLICE, count - start)
+            for fields in layout.iter_unpack(cursor.take(entries * layout.size)):
+                name = TopicPartition(topic, fields[0])
+                if has_epoch:
+                    _, epoch, offset, log_start, size = fields
+                elif has_log_start:
+                    (_, offset, log_start, size), epoch = fields, NO_EPOCH
+                else:
+                    (_, offset, size), log_start, epoch = fields, -1, NO_EPOCH
+                partitions[name] = FetchPartition(name, offset, size, epoch, log_start)
+            seen += entries
+            if seen >= ENTRIES_PER_SLICE:
+                seen = 0
+                if len(partitions) > ENTRIES_MAX:
+                    raise ProtocolError(f"a fetch of more than {ENTRIES_MAX} partitions")
+                yield
+        seen += 1
+    forgotten = _decode_forgotten(cursor) if version >= 7 else []
     rack_id = cursor.string() if version >= 11 else ""
     return FetchRequest(
-        replica_id, max_wait_ms, min_bytes, max_bytes, read_committed, session_id, session_epoch, partitions, rack_id
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        read_committed,
+        session_id,
+        session_epoch,
+        list(partitions.values()),
+        forgotten,
+        rack_id,
     )
 
 
-def _skip_forgotten(cursor: Cursor) -> None:
-    """Skips the partitions that leave a session: this broker has no sessions."""
+def _decode_forgotten(cursor: Cursor) -> list[TopicPartition]:
+    forgotten = []
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
-        cursor.string()
-        cursor.take(INT32.size * cursor.count(INT32.size))
+        topic = cursor.string()
+        forgotten += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.count(INT32.size))]
+    return forgotten
 
 
 def encode_response(
-    version: int, results: Iterable[FetchResult], *, throttle_ms: int = 0, error: ErrorCode = ErrorCode.NONE
+    version: int,
+    results: Iterable[FetchResult],
+    *,
+    throttle_ms: int = 0,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = 0,
 ) -> list[Buffer]:
-    topics = by_topic(results, attrgetter("partition"))
+    """Session id 0 means no session."""
+    head = encode_head(version, throttle_ms=throttle_ms, error=error, session_id=session_id)
+    return [head, *finish(encode_in_slices(version, results))]
+
+
+def encode_head(version: int, *, throttle_ms: int = 0, error: ErrorCode = ErrorCode.NONE, session_id: int = 0) -> bytes:
     head = INT32.pack(throttle_ms)
     if version >= 7:
-        head += INT16.pack(error) + INT32.pack(0)  # session id 0: no session
+        head += INT16.pack(error) + INT32.pack(session_id)
+    return head
+
+
+def encode_in_slices(version: int, results: Iterable[FetchResult]) -> Generator[None, None, list[Buffer]]:
+    """All topics of a response. Yields after each slice of a wide one."""
+    topics = by_topic(results, attrgetter("partition"))
     chunks: list[Buffer] = []
-    head += INT32.pack(len(topics))
+    small = [INT32.pack(len(topics))]
+    """What is to be joined with its neighbours."""
+    seen = 0
     for topic, group in topics.items():
-        head += string(topic) + INT32.pack(len(group))
+        small += (string(topic), INT32.pack(len(group)))
         for result in group:
-            head += _encode_partition(version, result)
+            small.append(_encode_partition(version, result))
             if len(result.records):
-                chunks += [head, result.records]
-                head = b""
-    return [*chunks, head] if head else chunks
+                chunks += (b"".join(small), result.records)
+                small = []
+            seen += 1
+            if seen >= ENTRIES_PER_SLICE:
+                seen = 0
+                yield
+    if small:
+        chunks.append(b"".join(small))
+    return chunks
 
 
 def _encode_partition(version: int, result: FetchResult) -> bytes:
@@ -125,22 +189,30 @@ def _encode_partition(version: int, result: FetchResult) -> bytes:
     else:
         entry += INT32.pack(len(result.aborted)) + b"".join([_ABORTED.pack(*pair) for pair in result.aborted])
     if version >= 11:
-        entry += INT32.pack(-1)  # no preferred read replica
+        entry += INT32.pack(result.preferred_read_replica)
     return entry + INT32.pack(len(result.records))
 
 
 def encode_follower_request(
-    *, replica_id: int, max_wait_ms: int, min_bytes: int, max_bytes: int, partitions: Sequence[FetchPartition]
+    *,
+    replica_id: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    partitions: Sequence[FetchPartition],
+    forgotten: Sequence[TopicPartition] = (),
+    session_id: int = 0,
+    session_epoch: int = -1,
 ) -> list[bytes]:
-    """Version 11, without a session."""
-    topics = by_topic(partitions, attrgetter("partition"))
+    """Version 11. The order is kept, so a topic may come up more than once."""
+    topics = [(topic, list(group)) for topic, group in groupby(partitions, attrgetter("partition.topic"))]
     chunks = [
         _WAIT.pack(replica_id, max_wait_ms, min_bytes, max_bytes),
         b"\x00",  # read_uncommitted: a follower copies everything
-        _EPOCHLESS_SESSION,
+        INT32.pack(session_id) + INT32.pack(session_epoch),
         INT32.pack(len(topics)),
     ]
-    for topic, group in topics.items():
+    for topic, group in topics:
         chunks += [string(topic), INT32.pack(len(group))]
         chunks += [
             _FOLLOWER_PARTITION.pack(
@@ -152,20 +224,24 @@ def encode_follower_request(
             )
             for entry in group
         ]
-    chunks += [INT32.pack(0), string("")]
+    gone = by_topic(forgotten, lambda name: name)
+    chunks.append(INT32.pack(len(gone)))
+    for topic, names in gone.items():
+        chunks += [string(topic), INT32.pack(len(names)), *(INT32.pack(name.partition) for name in names)]
+    chunks.append(string(""))
     return chunks
 
 
-_EPOCHLESS_SESSION: Final = INT32.pack(0) + INT32.pack(-1)
 _FOLLOWER_PARTITION = struct.Struct(">iiqqi")
 
 
-def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchResult]]:
-    """Version 11: the error of the whole request and each partition's answer, with records as views into the frame."""
+def decode_follower_response(body: memoryview) -> tuple[ErrorCode, int, list[FetchResult]]:
+    """Version 11: the error of the whole request, the session, and each partition's answer, with records as views into
+    the frame."""
     cursor = Cursor(body)
     cursor.int32()  # throttle
     error = error_of(cursor.int16())
-    cursor.int32()  # session
+    session_id = cursor.int32()
     results: list[FetchResult] = []
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         topic = cursor.string()
@@ -188,4 +264,4 @@ def decode_follower_response(body: memoryview) -> tuple[ErrorCode, list[FetchRes
                     records if records is not None else b"",
                 )
             )
-    return error, results
+    return error, session_id, results

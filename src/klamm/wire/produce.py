@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
@@ -16,18 +16,22 @@ from klamm.wire.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    TRANSACTIONAL,
     corrupt,
 )
 from klamm.wire.by_topic import by_topic
 from klamm.wire.compression import Codec
 from klamm.wire.cursor import INT32, INT64, Cursor, nullable_string, string
 from klamm.wire.errors import ProtocolError
+from klamm.wire.slices import finish
 
 FIRST_WITH_TRANSACTIONAL_ID: Final = 3
 FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_RECORD_ERRORS: Final = 8
 ATTRIBUTES_POSITION: Final = CRC_START + 1
 """The low byte of the attributes, which holds the codec."""
+
+ENTRIES_PER_SLICE: Final = 2_000
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
@@ -39,12 +43,18 @@ _BYTES_PER_PARTITION = 64
 millions of entries without one would cost memory."""
 
 
+RECORD_ERRORS_MAX: Final = 1000
+"""An answer lists at most this many invalid records of a partition: a batch may have a million, each with a reason."""
+
+
 class ProduceRequest(NamedTuple):
     transactional_id: str | None
     acks: int
     timeout_ms: int
     entries: list[tuple[TopicPartition, memoryview]]
     """Records as received, empty where the client sent null. If a partition is named twice, the last entry counts."""
+    is_transactional: bool = False
+    """Some batch belongs to a transaction."""
 
 
 class ProduceResult(NamedTuple):
@@ -54,23 +64,50 @@ class ProduceResult(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """(index in the batch, reason) of each invalid record. Clients see them from version 8 on."""
 
 
 def decode_request(version: int, body: memoryview) -> ProduceRequest:
+    return finish(decode_in_slices(version, body))
+
+
+def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, ProduceRequest]:
+    """Yields after each slice of a wide request."""
     cursor = Cursor(body)
     transactional_id = cursor.nullable_string() if version >= FIRST_WITH_TRANSACTIONAL_ID else None
     acks, timeout_ms = cursor.unpack(_ACKS_TIMEOUT)
     entries: dict[TopicPartition, memoryview] = {}
     entries_max = _EMPTY_PARTITIONS_FREE + len(body) // _BYTES_PER_PARTITION
+    seen, transactional = 0, False
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         topic = cursor.string()
         for _ in range(cursor.count(_PARTITION_BYTES_MIN)):
             partition = cursor.int32()
             records = cursor.nullable_bytes()
             entries[TopicPartition(topic, partition)] = records if records is not None else body[:0]
+            transactional = transactional or (records is not None and is_transactional(records))
             if len(entries) > entries_max:
                 raise ProtocolError(f"more than {entries_max} partitions in {len(body)} bytes")
-    return ProduceRequest(transactional_id, acks, timeout_ms, list(entries.items()))
+            seen += 1
+            if seen >= ENTRIES_PER_SLICE:
+                seen = 0
+                yield
+        seen += 1
+    return ProduceRequest(transactional_id, acks, timeout_ms, list(entries.items()), transactional)
+
+
+def is_transactional(records: memoryview) -> bool:
+    """Some batch of format 2 belongs to a transaction. Looks no further than the first batch that is torn."""
+    position = 0
+    while len(records) - position > ATTRIBUTES_POSITION:
+        if records[position + MAGIC_POSITION] == MAGIC and records[position + ATTRIBUTES_POSITION] & TRANSACTIONAL:
+            return True
+        size = INT32.unpack_from(records, position + 8)[0] + LOG_OVERHEAD_BYTES
+        if size <= LOG_OVERHEAD_BYTES:
+            return False
+        position += size
+    return False
 
 
 def unfit(version: int, records: memoryview) -> KafkaError | None:
@@ -131,7 +168,11 @@ def _encode_partition(version: int, result: ProduceResult) -> bytes:
     if version >= 5:
         entry += INT64.pack(result.log_start_offset)
     if version >= FIRST_WITH_RECORD_ERRORS:
-        entry += INT32.pack(0) + nullable_string(result.message)
+        faults = result.record_errors[:RECORD_ERRORS_MAX]
+        entry += INT32.pack(len(faults))
+        for index, reason in faults:
+            entry += INT32.pack(index) + nullable_string(reason)
+        entry += nullable_string(result.message)
     return entry
 
 

@@ -50,6 +50,13 @@ class ServerConnection:
     def buffered_bytes(self) -> int:
         return len(self._buffer)
 
+    @property
+    def frame_bytes(self) -> int | None:
+        """The size of the frame that comes next, as it announces it; None while that is not known."""
+        if len(self._buffer) < SIZE.size:
+            return None
+        return SIZE.size + int(SIZE.unpack_from(self._buffer)[0])
+
     def feed(self, data: bytes) -> None:
         self._buffer += data
 

@@ -15,8 +15,7 @@ from klamm.wire.control import encoders
 from klamm.wire.control.decoders import decode_leader_and_isr, decode_update_metadata
 from klamm.wire.control.encoders import LiveLeader, TopicEntries
 from klamm.wire.errors import ProtocolError
-
-from .sliced import finished
+from klamm.wire.slices import finish
 
 BROKERS = [
     Broker(BrokerId(1), (Endpoint("INTERNAL", "a", 1), Endpoint("CLIENT", "::1", 2, SecurityProtocol.SSL)), "r1"),
@@ -64,7 +63,7 @@ def leader_and_isr(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_update_metadata(version: int) -> None:
-    decoded = finished(decode_update_metadata(version, memoryview(update_metadata(version))))
+    decoded = finish(decode_update_metadata(version, memoryview(update_metadata(version))))
     assert decoded.sender == (3, 9, 77)
     assert decoded.brokers == BROKERS
     expected = [
@@ -75,7 +74,7 @@ def test_update_metadata(version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_leader_and_isr(version: int) -> None:
-    decoded = finished(decode_leader_and_isr(version, memoryview(leader_and_isr(version))))
+    decoded = finish(decode_leader_and_isr(version, memoryview(leader_and_isr(version))))
     assert decoded.sender == (3, 9, 77)
     assert decoded.partitions == [
         PartitionOrder(TopicPartition("orders", i), s, 7, MOVING, i == 1) for i, s in enumerate(STATES)
@@ -86,12 +85,12 @@ def test_torn_anywhere() -> None:
     whole = update_metadata(6)
     for size in range(len(whole) - 1):  # the last byte is the request's own tag section, which is not read
         with pytest.raises(ProtocolError):
-            finished(decode_update_metadata(6, memoryview(whole[:size])))
+            finish(decode_update_metadata(6, memoryview(whole[:size])))
     whole = leader_and_isr(4)
     live_leaders = len(whole) - 13  # not checked to the end, because receivers use their metadata cache
     for size in range(live_leaders):
         with pytest.raises(ProtocolError):
-            finished(decode_leader_and_isr(4, memoryview(whole[:size])))
+            finish(decode_leader_and_isr(4, memoryview(whole[:size])))
 
 
 async def test_equal_states_are_one_value_and_others_get_their_turn() -> None:

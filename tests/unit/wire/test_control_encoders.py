@@ -72,7 +72,6 @@ def test_leader_and_isr(version: int, epochs: Any, topics: Any, leaders: list[Li
         )
 
     request = request_class(ApiKey.LEADER_AND_ISR)(
-        version=version,
         controller_id=epochs[0],
         controller_epoch=epochs[1],
         broker_epoch=epochs[2],
@@ -128,7 +127,6 @@ def test_update_metadata(version: int, epochs: Any, topics: Any, live: list[Brok
 
     live_broker = request_class(ApiKey.UPDATE_METADATA).LiveBroker
     request = request_class(ApiKey.UPDATE_METADATA)(
-        version=version,
         controller_id=epochs[0],
         controller_epoch=epochs[1],
         broker_epoch=epochs[2],
@@ -187,7 +185,7 @@ def test_stop_replica(version: int, epochs: Any, topics: dict[str, list[StoppedP
             )
             for name, entries in topics.items()
         ]
-    assert encode_request(request_class(ApiKey.STOP_REPLICA)(version=version, **fields), version) == body
+    assert encode_request(request_class(ApiKey.STOP_REPLICA)(**fields), version) == body
     decoded = decode_request(ApiKey.STOP_REPLICA, version, body)
     assert list(iter_stopped_replicas(decoded)) == [
         (TopicPartition(name, p.partition), p.leader_epoch if version >= 3 else -1, p.delete)

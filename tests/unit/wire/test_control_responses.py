@@ -15,9 +15,8 @@ from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.control.responses import encode_answer, refused, succeeded
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import encode_response, response_class
+from klamm.wire.slices import finish
 from klamm.wire.varint import uvarint
-
-from .sliced import finished
 
 Answer = tuple[TopicPartition, int]
 
@@ -53,7 +52,7 @@ def test_every_answer_is_told(seed: int) -> None:
 def test_an_encoded_answer_equals_the_schema_codec(key: ApiKey, version: int) -> None:
     names = [TopicPartition("a", 0), TopicPartition("größe", 2), TopicPartition("a", 1)]
     partitions = dict(zip(names, (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE), strict=True))
-    body = finished(encode_answer(key, version, ControlAnswer(ErrorCode.NONE, partitions)))
+    body = finish(encode_answer(key, version, ControlAnswer(ErrorCode.NONE, partitions)))
     cls = response_class(key)
     errors = [
         cls.PartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)

@@ -1,8 +1,8 @@
-"""Every length and count of every API and version is falsified: the decoders refuse what kafka-python lets through, and
-no lie makes them allocate.
+"""Every length and count of every API and version is falsified: the decoders refuse it, and no lie makes
+them allocate.
 
-A writer makes the bodies from the schemas and remembers where each length stands. They are read by the broker's own
-decoders: the schema codec, or those written by hand.
+A writer makes the bodies from the tables and remembers where each length stands. They are read by the broker's own
+decoders: the compiled readers, or those written by hand.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import pytest
 
 from klamm.wire import fetch, produce
 from klamm.wire.apis import APIS, ApiKey
-from klamm.wire.bounds import FIXED_BYTES
 from klamm.wire.control.decoders import decode_leader_and_isr, decode_update_metadata
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_request, request_class
+from klamm.wire.schema import SIZES, Field, Struct
+from klamm.wire.slices import finish
 from klamm.wire.varint import uvarint
-
-from .sliced import finished
 
 EVERY = [(key, version) for key, api in APIS.items() for version in range(api.min_version, api.max_version + 1)]
 EDGES = [
@@ -57,9 +56,9 @@ class Writer:
         self.lengths: list[Length] = []
         self.arrays: list[str] = []
 
-    def write_struct(self, struct_field: Any, path: str = "") -> None:
-        for field in struct_field.untagged_fields(self._version):
-            self._write(field, f"{path}/{field.name}", field.nullable_for_version_q(self._version))
+    def write_struct(self, struct: Struct, path: str = "") -> None:
+        for field in struct.fields(self._version):
+            self._write(field, f"{path}/{field.name}", field.is_nullable(self._version))
         if self._flexible:
             self.body.append(0)
 
@@ -67,29 +66,31 @@ class Writer:
         self.lengths.append(Length(path, len(self.body), 1 if self._flexible else size, self._flexible, nullable))
         self.body += uvarint(value + 1) if self._flexible else value.to_bytes(size, "big")
 
-    def _write(self, field: Any, path: str, nullable: bool) -> None:
-        if field.is_struct_array() or field.is_array():
-            self.arrays.append(path)
-            count = MANY if path == self._crowd else 1
-            self._length(path, count, nullable, 4)
-            for _ in range(count):
-                if field.is_struct_array():
-                    self.write_struct(field.array_of, path)
-                else:
-                    self._write(field.array_of, f"{path}[]", False)
-        elif field.is_struct():
-            self.write_struct(field, path)
-        elif field.type_str in FIXED_BYTES:
-            self.body += bytes(FIXED_BYTES[field.type_str])
-        else:
-            text = b"" if self._crowd else b"abc"
-            self._length(path, len(text), nullable, 2 if field.type_str == "string" else 4)
-            self.body += text
+    def _write(self, field: Field, path: str, nullable: bool) -> None:
+        if not field.is_array:
+            self._write_value(field.type, path, nullable)
+            return
+        self.arrays.append(path)
+        count = MANY if path == self._crowd else 1
+        self._length(path, count, nullable, 4)
+        for _ in range(count):
+            if field.struct is not None:
+                self.write_struct(field.struct, path)
+            else:
+                self._write_value(field.type, f"{path}[]", False)
+
+    def _write_value(self, kind: str, path: str, nullable: bool) -> None:
+        if kind in SIZES:
+            self.body += bytes(SIZES[kind])
+            return
+        text = b"" if self._crowd else b"abc"
+        self._length(path, len(text), nullable, 2 if kind == "string" else 4)
+        self.body += text
 
 
 def written(key: ApiKey, version: int, crowd: str = "") -> Writer:
     writer = Writer(version, APIS[key].is_flexible(version), crowd)
-    writer.write_struct(request_class(key)._struct)
+    writer.write_struct(request_class(key).struct)
     return writer
 
 
@@ -102,9 +103,9 @@ def decode(key: ApiKey, version: int, body: bytes) -> Any:
         case ApiKey.FETCH if version >= 4:
             return fetch.decode_request(version, view)
         case ApiKey.LEADER_AND_ISR:
-            return finished(decode_leader_and_isr(version, view))
+            return finish(decode_leader_and_isr(version, view))
         case ApiKey.UPDATE_METADATA:
-            return finished(decode_update_metadata(version, view))
+            return finish(decode_update_metadata(version, view))
     return decode_request(key, version, view)
 
 

@@ -31,7 +31,6 @@ def produce_request(version: int, rng: random.Random) -> Any:
     cls = request_class(ApiKey.PRODUCE)
     topic, partition = cls.TopicProduceData, cls.TopicProduceData.PartitionProduceData
     return cls(
-        version=version,
         transactional_id=rng.choice([None, "tx"]),
         acks=rng.choice([-1, 0, 1]),
         timeout_ms=1500,
@@ -82,7 +81,6 @@ def test_produce_response(version: int) -> None:
     cls = response_class(ApiKey.PRODUCE)
     topic, partition = cls.TopicProduceResponse, cls.TopicProduceResponse.PartitionProduceResponse
     expected = cls(
-        version=version,
         throttle_time_ms=12,
         responses=[
             topic(
@@ -111,7 +109,6 @@ def fetch_request(version: int) -> Any:
     cls = request_class(ApiKey.FETCH)
     topic, partition = cls.FetchTopic, cls.FetchTopic.FetchPartition
     return cls(
-        version=version,
         replica_id=-1,
         max_wait_ms=500,
         min_bytes=1,
@@ -159,6 +156,7 @@ def test_fetch_request(version: int) -> None:
             for name in ("a", "b")
             for p in range(3)
         ],
+        [TopicPartition("gone", 1), TopicPartition("gone", 2)] if version >= 7 else [],
         "rack" if version >= 11 else "",
     )
     for cut in range(len(body)):
@@ -181,7 +179,6 @@ def test_fetch_response(version: int) -> None:
     cls = response_class(ApiKey.FETCH)
     topic, partition = cls.FetchableTopicResponse, cls.FetchableTopicResponse.PartitionData
     expected = cls(
-        version=version,
         throttle_time_ms=3,
         error_code=0,
         session_id=0,
@@ -212,9 +209,9 @@ def test_fetch_response(version: int) -> None:
 
 
 def test_follower_reads_what_a_leader_sends() -> None:
-    body = b"".join(fetch.encode_response(11, RESULTS))
-    error, results = fetch.decode_follower_response(memoryview(body))
-    assert error is ErrorCode.NONE
+    body = b"".join(fetch.encode_response(11, RESULTS, session_id=77))
+    error, session_id, results = fetch.decode_follower_response(memoryview(body))
+    assert (error, session_id) == (ErrorCode.NONE, 77)
     assert results == [r._replace(aborted=None) for r in RESULTS]
     for cut in range(len(body)):
         with pytest.raises(ProtocolError):
@@ -225,23 +222,30 @@ def test_follower_request() -> None:
     partitions = [fetch.FetchPartition(TopicPartition("a", p), 100 + p, 1 << 20, 7, 50) for p in range(2)]
     body = b"".join(
         fetch.encode_follower_request(
-            replica_id=3, max_wait_ms=500, min_bytes=1, max_bytes=10 << 20, partitions=partitions
+            replica_id=3,
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=10 << 20,
+            partitions=partitions,
+            forgotten=[TopicPartition("gone", 4), TopicPartition("left", 0), TopicPartition("gone", 5)],
+            session_id=8,
+            session_epoch=9,
         )
     )
+    forgotten = [TopicPartition("gone", 4), TopicPartition("gone", 5), TopicPartition("left", 0)]
     assert fetch.decode_request(11, memoryview(body)) == fetch.FetchRequest(
-        3, 500, 1, 10 << 20, False, 0, -1, partitions, ""
+        3, 500, 1, 10 << 20, False, 8, 9, partitions, forgotten, ""
     )
     cls = request_class(ApiKey.FETCH)
     topic = cls.FetchTopic
     expected = cls(
-        version=11,
         replica_id=3,
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=10 << 20,
         isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
+        session_id=8,
+        session_epoch=9,
         topics=[
             topic(
                 topic="a",
@@ -257,7 +261,10 @@ def test_follower_request() -> None:
                 ],
             )
         ],
-        forgotten_topics_data=[],
+        forgotten_topics_data=[
+            cls.ForgottenTopic(topic="gone", partitions=[4, 5]),
+            cls.ForgottenTopic(topic="left", partitions=[0]),
+        ],
         rack_id="",
     )
     assert body == encode_request(expected, 11)
@@ -278,7 +285,7 @@ def test_an_error_code_that_we_do_not_know_is_still_an_error() -> None:
     body = bytearray(b"".join(fetch.encode_response(11, RESULTS[1:2])))
     position = body.index(ErrorCode.OFFSET_OUT_OF_RANGE.to_bytes(2, "big"), 10 + 4 + 3 + 4 + 4)
     body[position : position + 2] = (100).to_bytes(2, "big")
-    _, (result,) = fetch.decode_follower_response(memoryview(body))
+    _, _, (result,) = fetch.decode_follower_response(memoryview(body))
     assert result.error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
@@ -336,8 +343,24 @@ def test_a_topic_is_answered_once_however_its_partitions_mix() -> None:
     ]
 
 
-def test_a_topic_is_asked_once_however_its_partitions_mix() -> None:
+def test_a_follower_asks_in_its_own_order() -> None:
+    """The leader fills its answer in the order of the request, so grouping by topic would favour the first topic."""
     asked = [fetch.FetchPartition(name, 0, 1) for name in MIXED]
     body = fetch.encode_follower_request(replica_id=1, max_wait_ms=0, min_bytes=1, max_bytes=1, partitions=asked)
     request = decode_request(ApiKey.FETCH, 11, b"".join(body))
-    assert [t.topic for t in request.topics] == ["a", "b"]
+    assert [(t.topic, p.partition) for t in request.topics for p in t.partitions] == MIXED
+
+
+def test_a_transactional_batch_is_found_wherever_it_is() -> None:
+    plain = build_batch([Record(key=None, value=b"x", timestamp=1)])
+    ours = build_batch(
+        [Record(key=None, value=b"x", timestamp=1)],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    assert [produce.is_transactional(memoryview(sent)) for sent in (plain, ours, plain + ours, ours[:20], b"")] == [
+        *(False, True, True, False, False)
+    ]
+    assert not produce.is_transactional(memoryview(bytes(100))), "a size of 0 does not go round for ever"

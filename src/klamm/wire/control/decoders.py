@@ -4,7 +4,7 @@ A request may carry 100,000 partitions and must not hold the event loop, so the 
 does one slice of the work, and the generator returns the decoded request. Most partitions have one of a few states. So
 the bytes after a partition's index are looked up in a cache before they are decoded, and equal states share one value.
 Every length is checked against the end of the body: a torn request raises ProtocolError, and nothing of it is applied.
-Older versions go through the schema codec, which small clusters can afford.
+Older versions go through the compiled tables, which small clusters can afford.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Control requests of any version, read through the schema codec and given one form.
+"""Control requests of any version, read through the tables and given one form.
 
 Partition states are flat in old versions (LeaderAndIsr 0-1, UpdateMetadata 0-4, StopReplica 0) and grouped by topic in
 newer ones. Fields have Kafka's names in snake case.
