@@ -65,6 +65,38 @@ def test_pings_fill_silence_at_a_third_of_the_timeout() -> None:
     play(scenario)
 
 
+def test_silence_counts_from_when_the_answered_request_was_sent() -> None:
+    """The process may have been suspended while the answer lay in its socket, and its session may have ended since."""
+
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        def answer_late(link: Link, xid: int, body: bytes) -> None:
+            frame = jute.reply_frame(xid, server.zxid, 0, jute.pack_string("/"))
+            asyncio.get_running_loop().call_later(3.5, link.send, frame)
+
+        server.mute_pings = True
+        server.answers[OpCode.SYNC] = answer_late
+        await client.sync("/")
+        assert client.silence() == pytest.approx(3.5, abs=0.01)
+        client.drop_connection()
+        await asyncio.sleep(0.1)
+        assert len(server.connects) == 2
+        assert client.silence() < 0.2, "the handshake was answered at once"
+
+    play(scenario)
+
+
+def test_silence_counts_from_when_the_answered_ping_was_sent() -> None:
+    async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
+        server.mute_pings = True
+        await asyncio.sleep(2.5)
+        assert server.pings == [2.0]
+        server.links[0].send(jute.reply_frame(jute.XID_PING, server.zxid, 0))
+        await asyncio.sleep(0.5)
+        assert client.silence() == pytest.approx(1.0)
+
+    play(scenario)
+
+
 def test_a_silent_connection_is_dropped_at_two_thirds_and_the_session_resumed_on_the_next_server() -> None:
     async def scenario(server: ScriptedServer, client: ZooKeeperClient) -> None:
         server.zxid = 77

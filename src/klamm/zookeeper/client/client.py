@@ -59,6 +59,16 @@ class ZooKeeperClient(BulkOperations):
         return self._session.session_id
 
     @property
+    def session_password(self) -> bytes:
+        """With the id it is enough to take the session over, so it must stay secret."""
+        return self._session.password
+
+    @property
+    def last_error(self) -> str:
+        """Why the last attempt to connect failed, with the server's address."""
+        return self._session.last_error
+
+    @property
     def session_timeout_ms(self) -> int:
         return self._session.timeout_ms
 
@@ -80,6 +90,11 @@ class ZooKeeperClient(BulkOperations):
     @property
     def disconnections(self) -> int:
         return self._session.disconnections
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest that any answer had. While it stays the same after another read, nothing has changed."""
+        return self._session.last_zxid
 
     @property
     def watch_count(self) -> int:

@@ -41,7 +41,7 @@ OnReply = Callable[[int, int], None]
 class PendingRequest:
     """A request from its submission to its end. Every request ends, with a reply or an error."""
 
-    __slots__ = ("body", "future", "on_reply", "opcode", "path", "xid")
+    __slots__ = ("asked_at", "body", "future", "on_reply", "opcode", "path", "xid")
 
     def __init__(self, opcode: OpCode, body: bytes, path: str, on_reply: OnReply | None = None) -> None:
         self.opcode = opcode
@@ -49,6 +49,7 @@ class PendingRequest:
         self.path = path
         self.on_reply = on_reply
         self.xid = 0
+        self.asked_at = 0.0
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def finish(self, reply: Reply, code: int) -> None:
@@ -107,6 +108,10 @@ class ZooKeeperConnection(asyncio.Protocol):
         self.last_zxid = 0
         self.last_sent = self.last_received = self.last_answered = clock.monotonic()
         """Any byte proves that the connection is alive. Only an answer proves that requests arrive; events do not."""
+        self.last_asked = self.last_sent
+        """When the newest request that has an answer was sent: the session was alive then. When the answer was read
+        says nothing, because this process may have been suspended while the answer lay in its socket."""
+        self._pings: deque[float] = deque()
 
     @property
     def is_open(self) -> bool:
@@ -128,6 +133,7 @@ class ZooKeeperConnection(asyncio.Protocol):
                 else:
                     self._handshake.set_result(jute.ConnectResponse.unpack(payload))
                     self.last_answered = self.last_received
+                    self._prove(self._pings.popleft())
         except MarshallingError as error:
             self.abort(f"unreadable data from the server: {error}")
 
@@ -139,6 +145,7 @@ class ZooKeeperConnection(asyncio.Protocol):
     # --- for the session ---
 
     async def handshake(self, request: jute.ConnectRequest) -> jute.ConnectResponse:
+        self._pings.append(self._clock.monotonic())
         self._write(jute.frame(request.pack()))
         return await asyncio.shield(self._handshake)
 
@@ -148,16 +155,19 @@ class ZooKeeperConnection(asyncio.Protocol):
             return
         self._xid = self._xid % jute.MAX_XID + 1
         request.xid = self._xid
+        request.asked_at = self._clock.monotonic()
         self._in_flight.append(request)
         self._write(jute.request_frame(request.xid, request.opcode, request.body))
 
     def authenticate(self, scheme: str, credential: bytes) -> PendingRequest:
         request = PendingRequest(OpCode.AUTH, b"", "")
+        request.asked_at = self._clock.monotonic()
         self._auths.append(request)
         self._write(jute.request_frame(jute.XID_AUTH, OpCode.AUTH, jute.pack_auth(scheme, credential)))
         return request
 
     def ping(self) -> None:
+        self._pings.append(self._clock.monotonic())
         self._write(_PING)
 
     def abort(self, reason: str) -> None:
@@ -204,9 +214,15 @@ class ZooKeeperConnection(asyncio.Protocol):
         if zxid > self.last_zxid:
             self.last_zxid = zxid
         if xid == jute.XID_PING:
+            if self._pings:
+                self._prove(self._pings.popleft())
             return
         request = self._auths.popleft() if xid == jute.XID_AUTH and self._auths else self._take(xid, code)
+        self._prove(request.asked_at)
         request.finish(Reply(zxid, payload), code)
+
+    def _prove(self, asked_at: float) -> None:
+        self.last_asked = max(self.last_asked, asked_at)
 
     def _take(self, xid: int, code: int) -> PendingRequest:
         if self._in_flight and self._in_flight[0].xid == xid:

@@ -96,16 +96,16 @@ class ClientSession:
         self.credentials: list[tuple[str, bytes]] = []
         self.expirations = 0
         self.disconnections = 0
-        self._password = jute.NO_PASSWORD
+        self.password = jute.NO_PASSWORD
         self._last_zxid = 0
         self._connection: ZooKeeperConnection | None = None
-        self._answered = 0.0  # `start` sets both times: a constructor needs no running loop
+        self._proven = 0.0  # `start` sets both times: a constructor needs no running loop
         self._disconnected_at = 0.0
         self._waiting: deque[PendingRequest] = deque()
         self._server_has_multi_read: dict[ServerAddress, bool] = {}
         self._first_session = True
         self._announced = False
-        self._last_error = "no answer"
+        self.last_error = "no answer"
         self._keeper: asyncio.Task[None] | None = None
         self._announcement: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -116,7 +116,7 @@ class ClientSession:
         """Open a session. Raises ConnectionLoss or AuthFailed within `timeout` and then leaves nothing running."""
         self._random.shuffle(self._servers)  # otherwise every client would connect to the first server
         self._ready = asyncio.get_running_loop().create_future()
-        self._answered = self._disconnected_at = self._clock.monotonic()
+        self._proven = self._disconnected_at = self._clock.monotonic()
         self._keeper = asyncio.create_task(self._keep(), name="zookeeper session")
         self._keeper.add_done_callback(self._on_keeper_end)
         try:
@@ -125,7 +125,7 @@ class ClientSession:
         except TimeoutError:
             await self.close()
             servers = ", ".join(sorted(str(server) for server in self._servers))
-            detail = f"no session with {servers} within {timeout:.1f} s: {self._last_error}"
+            detail = f"no session with {servers} within {timeout:.1f} s: {self.last_error}"
             raise ConnectionLoss(detail=detail) from None
         except BaseException:
             await self.close()
@@ -176,10 +176,16 @@ class ClientSession:
         """Whether the current server, or the last one, knows multi-read."""
         return self._server_has_multi_read.get(self._servers[0], True)
 
+    @property
+    def last_zxid(self) -> int:
+        """The newest that any answer had."""
+        return self._last_zxid if self._connection is None else max(self._last_zxid, self._connection.last_zxid)
+
     def silence(self) -> float:
+        """Counted from when the last answered request was *sent*: until then the session was alive for sure."""
         if self._connection is not None:
-            self._answered = self._connection.last_answered
-        return self._clock.monotonic() - self._answered
+            self._proven = max(self._proven, self._connection.last_asked)
+        return self._clock.monotonic() - self._proven
 
     async def authenticate(self, scheme: str, credential: bytes) -> None:
         """Authenticate now and on each new connection, because the identity belongs to the connection."""
@@ -209,7 +215,7 @@ class ClientSession:
                 await self._on_auth_failure(error)
                 self._next_server()
             except (OSError, ZooKeeperError) as error:
-                self._last_error = f"{server}: {str(error) or type(error).__name__}"
+                self.last_error = f"{server}: {str(error) or type(error).__name__}"
                 self._next_server()
                 attempts += 1
                 await self._back_off(attempts)
@@ -223,7 +229,7 @@ class ClientSession:
         try:
             await self._network.connect(lambda: connection, server.host, server.port)
             wanted = jute.ConnectRequest(
-                self._last_zxid, self._wanted_timeout_ms, self.session_id, self._password, read_only=False
+                self._last_zxid, self._wanted_timeout_ms, self.session_id, self.password, read_only=False
             )
             self._adopt(await connection.handshake(wanted))
             if server not in self._server_has_multi_read:
@@ -258,7 +264,7 @@ class ClientSession:
         if self.session_id == 0:
             logger.info("session 0x%x: new, timeout %d ms", response.session_id, response.timeout_ms)
         self.session_id = response.session_id
-        self._password = response.password
+        self.password = response.password
         self.timeout_ms = response.timeout_ms
         self._disconnected_at = self._clock.monotonic()  # the session is alive, even if this connection fails
 
@@ -272,7 +278,7 @@ class ClientSession:
             self._send(connection, self._waiting.popleft())
         self._announce()
         await self._keep_alive(connection)
-        self._answered = connection.last_answered
+        self._proven = max(self._proven, connection.last_asked)
         self._last_zxid = max(self._last_zxid, connection.last_zxid)
         self._disconnected_at = self._clock.monotonic()
         self._connection = None
@@ -331,7 +337,7 @@ class ClientSession:
         self.expirations += 1
         self._fail_waiting()
         self._watches.clear()
-        self.session_id, self._password, self._last_zxid = 0, jute.NO_PASSWORD, 0
+        self.session_id, self.password, self._last_zxid = 0, jute.NO_PASSWORD, 0
         if self._announcement is not None:
             await self._announcement
             self._announcement = None
@@ -395,7 +401,7 @@ class ClientSession:
         await asyncio.sleep(delay)
         if self.session_id and self._until_local_expiry() <= 0:
             seconds = self._clock.monotonic() - self._disconnected_at
-            await self._expire(f"no connection for {seconds:.1f} s, {self._last_error}")
+            await self._expire(f"no connection for {seconds:.1f} s, {self.last_error}")
 
 
 def _ignore_outcome(future: asyncio.Future[Reply]) -> None:

@@ -19,7 +19,7 @@ async def delete_tree(zookeeper: ZooKeeper, path: str) -> bool:
         """May be repeated after a lost answer, since it looks at what is left before each write."""
         nonlocal found
         while True:
-            paths = await _tree(zookeeper, path)
+            paths = await paths_below(zookeeper, path)
             if not paths:
                 return found
             found = True
@@ -30,7 +30,7 @@ async def delete_tree(zookeeper: ZooKeeper, path: str) -> bool:
     return await until_connected(delete_all, pause_s=0)
 
 
-async def _tree(zookeeper: ZooKeeper, root: str) -> list[str]:
+async def paths_below(zookeeper: ZooKeeper, root: str) -> list[str]:
     """The node and all nodes below it, parents first. Empty if the node does not exist."""
     found: list[str] = []
     layer = [root]

@@ -131,25 +131,35 @@ def reserve_port() -> int:
     """A free TCP port of 127.0.0.1, reserved until `release_port`, even while no server listens on it.
 
     The port lies below the range from which the kernel picks ports for outgoing connections, because such a connection
-    would block the restart of a killed server. The reservation is the name of an abstract socket, which vanishes with
-    the process that holds it. Only klamm respects it, so the start of a server must still check that it got its port.
+    would block the restart of a killed server.
     """
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = range(15_000, lowest_outgoing) if lowest_outgoing > 16_000 else range(61_000, 65_536)
     choice = random.SystemRandom()
     for _ in range(1_000):
         port = choice.choice(candidates)
-        holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            holder.bind(f"\0klamm-port-{port}")
-            if not port_is_taken(port):
-                _reserved[port] = holder.detach()
-                return port
-        except OSError:
-            pass  # another klamm process has reserved it
-        finally:
-            holder.close()
+        if hold_port(port):
+            return port
     raise OSError("no free port found on 127.0.0.1 in 1000 attempts")
+
+
+def hold_port(port: int) -> bool:
+    """Reserve this port of 127.0.0.1, if it is free.
+
+    The reservation is the name of an abstract socket, which vanishes with the process that holds it. Only klamm
+    respects it, so the start of a server must still check that it got its port.
+    """
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        holder.bind(f"\0klamm-port-{port}")
+        if not port_is_taken(port):
+            _reserved[port] = holder.detach()
+            return True
+    except OSError:
+        pass  # another klamm process has reserved it
+    finally:
+        holder.close()
+    return False
 
 
 def release_port(port: int) -> None:

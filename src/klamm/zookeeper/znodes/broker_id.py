@@ -22,6 +22,7 @@ PARENT: Final = "/brokers/ids"
 SEQUENCE_PATH: Final = "/brokers/seqid"
 """Has no data. The data version after a set, added to `reserved.broker.max.id`, is the next generated id."""
 
+PORT_MAX: Final = 65535
 
 OURS: Final = "klamm"
 CONTROLLER_ONLY: Final = "controller_only"
@@ -59,6 +60,7 @@ def decode(path: str, data: bytes | None) -> Broker:
     document.integer(path, fields, "jmx_port")  # Kafka's decoders require it
     if version == 1:
         host, port = document.text(path, fields, "host"), document.integer(path, fields, "port")
+        _refuse_unless_resolvable(path, f"{host}:{port}", host, port)
         return Broker(broker, (Endpoint("PLAINTEXT", host, port),))
     protocols = document.mapping(path, fields, "listener_security_protocol_map") if version >= 4 else {}
     uris = fields.get("endpoints")
@@ -93,4 +95,15 @@ def _endpoint(path: str, uri: Any, protocols: document.Fields) -> Endpoint:
     if known is None:
         raise ZNodeError(path, f"listener {name} has no known security protocol: {protocol!r}")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    _refuse_unless_resolvable(path, uri, host, int(port))
     return Endpoint(listener, host, int(port), known)
+
+
+def _refuse_unless_resolvable(path: str, uri: str, host: str, port: int) -> None:
+    """No broker could ever connect there. JVM brokers register such names without complaint."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ZNodeError(path, f"endpoints: no resolver takes the host name in {uri[:300]!r}: {error}") from error
+    if "\0" in host or port > PORT_MAX:
+        raise ZNodeError(path, f"endpoints: {uri[:300]!r} is not an address")

@@ -71,6 +71,8 @@ def _is_plain(found: document.Fields) -> bool:
 @lru_cache(maxsize=CACHE_ENTRIES)
 def _settled(replicas: tuple[BrokerId, ...]) -> Assignment:
     """The one Assignment for all partitions with these replicas and no reassignment."""
+    if replicas and not document.INT_MIN <= min(replicas) <= max(replicas) <= document.INT_MAX:
+        raise ValueError(f"a broker id of {list(replicas)} does not fit into 32 bits")
     return Assignment(replicas)
 
 
