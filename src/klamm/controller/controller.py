@@ -33,7 +33,6 @@ from klamm.controller.events import (
     BrokerChange,
     ControllerChange,
     ControllerEvent,
-    Crashed,
     ElectionEvent,
     Expire,
     Reconsider,
@@ -67,6 +66,9 @@ from klamm.zookeeper.znodes import partition_state
 log = logging.getLogger(__name__)
 
 BACKOFF_MAX_S: Final = 30.0
+SETTLED_S: Final = 2 * BACKOFF_MAX_S
+"""A term that fails before this counts as failed in a row with the one before: a load that succeeds proves little, if
+the first thing that follows it fails."""
 REGISTRATION_RETRY_S: Final = 1.0
 SILENCE_PAUSE_S: Final = 0.05
 RESIGN_TIMEOUT_S: Final = 2.0
@@ -107,7 +109,6 @@ class Controller(ControllerCalls):
             zk=zk,
             recorder=self._recorder,
             enqueue=self._queue.put_nowait,
-            on_crash=self._on_crash,
         )
         self._term: Term | None = None
         self._active_controller_id = NO_BROKER
@@ -115,6 +116,7 @@ class Controller(ControllerCalls):
         self._running = False
         self._failures = 0
         self._stand_again_at = 0.0
+        self._elected_at = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
         self._reconsider_timer: asyncio.TimerHandle | None = None
 
@@ -243,8 +245,6 @@ class Controller(ControllerCalls):
             case Expire():
                 await self._resign("ZooKeeper session expired")
                 event.answer(None)
-            case Crashed(error):
-                raise error
             case _:
                 assert_never(event)
 
@@ -313,6 +313,7 @@ class Controller(ControllerCalls):
             self._recorder.decision("controller-epoch-healed", str(won.healed), detail=f"epoch {won.epoch}")
         self._recorder.decision("controller-elected", cause)
         self._term = term = self._new_term(won)
+        self._elected_at = self._clock.monotonic()
         self._active_controller_id = self._broker
         try:
             await self._quarantine.load(term.committer)
@@ -321,8 +322,6 @@ class Controller(ControllerCalls):
             # A partial load is useless. /controller is still ours; standing again replaces it, with a new epoch.
             await self._resign(f"connection lost during fail-over: {lost}")
             self._queue.put_nowait(Reconsider())
-            return
-        self._failures = 0
 
     async def _read_election(self) -> tuple[Holder | None, Epoch | None]:
         """Also sets the watches, and remembers which broker is controller."""
@@ -342,7 +341,7 @@ class Controller(ControllerCalls):
             metrics=self._metrics,
             enqueue=self._queue.put_nowait,
             may_act=self._may_act,
-            on_crash=self._on_crash,
+            on_crash=self._on_channel_crash,
             earlier_evidence=self._watchdog.evidence_against,
         )
         return Term(
@@ -385,10 +384,13 @@ class Controller(ControllerCalls):
     async def _fail(self, event: ControllerEvent, error: Exception) -> None:
         """After any other unexpected failure: delete /controller, so that another broker can try, and stand again
         later."""
+        now = self._clock.monotonic()
+        if self._term is not None and now - self._elected_at >= SETTLED_S:
+            self._failures = 0  # the term had lived for a while: this failure has nothing to do with earlier ones
         self._failures += 1
         pause = min(BACKOFF_MAX_S, 2.0 ** (self._failures - 1))
         # Add a random time, so that two controllers that fail alike do not retry in lockstep.
-        self._stand_again_at = self._clock.monotonic() + pause * (1 + self._random.random() / 10)
+        self._stand_again_at = now + pause * (1 + self._random.random() / 10)
         self._recorder.decision("controller-failed", repr(event), detail=describe(error))
         term = self._term
         await self._resign(describe(error))
@@ -416,8 +418,9 @@ class Controller(ControllerCalls):
         if event is not None and self._running:
             self._queue.put_nowait(event)
 
-    def _on_crash(self, error: BaseException) -> None:
-        self._queue.put_nowait(Crashed(error))
+    def _on_channel_crash(self, broker: BrokerId, error: BaseException) -> None:
+        self._meters.channel_failures.mark()
+        self._recorder.crashed(f"channel to broker {broker}", error)
 
     def _reconsider_at(self, due: float | None) -> None:
         """There is only one such timer; a later call replaces it."""

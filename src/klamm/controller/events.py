@@ -91,14 +91,6 @@ class RegisterBrokerAndReelect(_Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crashed(_Event):
-    """A task of the term ended with an unexpected exception."""
-
-    error: BaseException
-    state = ControllerState.CONTROLLER_CHANGE
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Expire(_Call[None]):
     """The session expired. The queue is emptied first, so that nothing queued under it acts under the next one."""
 
@@ -216,6 +208,9 @@ class StopReplicaResponse(_Event):
 class UpdateMetadataResponse(_Event):
     broker: BrokerId
     error: int
+    broker_epoch: BrokerEpoch
+    dropped: frozenset[str]
+    """Topics being deleted, which the broker dropped from its metadata unless there is an error."""
     state = ControllerState.UPDATE_METADATA_RESPONSE
 
 
@@ -296,7 +291,7 @@ class ConfigChange(_Event):
 
 
 ElectionEvent: TypeAlias = (
-    Startup | ControllerChange | Reelect | Reconsider | TakeOver | RegisterBrokerAndReelect | Expire | Crashed
+    Startup | ControllerChange | Reelect | Reconsider | TakeOver | RegisterBrokerAndReelect | Expire
 )
 TermEvent: TypeAlias = (
     BrokerChange

@@ -7,12 +7,12 @@ name and all as a count: a line per partition would cost more than the election.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
-from klamm.model.errors import ZNodeError
+from klamm.model.errors import ZNodeError, ZooKeeperError
 from klamm.model.events import Decision, StateChanges
 from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.model.partition import LeaderAndIsr
@@ -117,12 +117,33 @@ class Recorder:
             self._reported.add((error.path, error.reason))
             self.decision("znode-skipped", error.path, detail=error.reason)
 
+    def writes_refused(self, errors: Iterable[ZooKeeperError]) -> None:
+        """ZooKeeper refuses to write these znodes. Reported once per path and reason in a term, however often it is
+        tried again."""
+        for error in errors:
+            if (error.path, str(error)) not in self._reported:
+                self._reported.add((error.path, str(error)))
+                self.decision("write-refused", error.path, detail=str(error))
+
+    def states_lost(self, context: ControllerContext, partitions: Sequence[PartitionIndex], cause: str) -> None:
+        if partitions:
+            named = ", ".join(str(context.name_of(i)) for i in partitions[:NAMED_MAX])
+            self.decision("state-lost", cause, counts={"partitions": len(partitions)}, detail=named)
+
+    def crashed(self, what: str, error: BaseException) -> None:
+        """An exception that should not occur, in a part that goes on without the rest of the controller."""
+        log.error("%s failed and is started again", what, exc_info=error)
+        self.decision("part-failed", what, detail=f"{type(error).__name__}: {error}")
+
     def not_suspected(self, broker: BrokerId, objection: str) -> None:
         """To the log only: the question comes up every second as long as the broker refuses connections."""
         log.info("broker %d refuses connections but is not suspect: %s", broker, objection)
 
     def request_refused(self, request: str, broker: BrokerId, code: int) -> None:
         self.decision("request-refused", f"{request} to broker {broker}", detail=f"error code {code}")
+
+    def answer_invalid(self, request: str, broker: BrokerId, reason: str) -> None:
+        self.decision("answer-invalid", f"{request} to broker {broker}", detail=reason)
 
     def topic_deleted(self, topic: str, partitions: int, cause: str) -> None:
         self.decision("topic-deleted", cause, counts={"partitions": partitions}, detail=topic)

@@ -20,6 +20,7 @@ CHANNELS: Final = "ControllerChannelManager"
 ELECTION: Final = ("klamm.controller", "ControllerElection")
 MOVED: Final = "MovedPerSec"
 HEALED: Final = "HealedPerSec"
+CHANNEL_FAILURES: Final = "ChannelFailuresPerSec"
 QUARANTINED: Final = "QuarantinedCount"
 GAUGES: Final = {
     "GlobalTopicCount": "topics",
@@ -55,7 +56,7 @@ class ControllerStatistics(NamedTuple):
 
 
 class ElectionMeters:
-    """Take-overs, and repairs of edited znodes. Kafka has neither."""
+    """Take-overs, repairs of edited znodes, channels that failed unexpectedly. Kafka has none of them."""
 
     def __init__(self, metrics: MetricsRegistry) -> None:
         self._metrics = metrics
@@ -67,6 +68,10 @@ class ElectionMeters:
     @property
     def healed(self) -> Meter:
         return self._metrics.meter(*ELECTION, HEALED)
+
+    @property
+    def channel_failures(self) -> Meter:
+        return self._metrics.meter(*ELECTION, CHANNEL_FAILURES)
 
 
 def register_gauges(
@@ -81,7 +86,7 @@ def register_gauges(
         return float(getattr(counts(), field))
 
     metrics.meter(GROUP, STATS, "UncleanLeaderElectionsPerSec")
-    for name in (MOVED, HEALED):
+    for name in (MOVED, HEALED, CHANNEL_FAILURES):
         metrics.meter(*ELECTION, name)
     metrics.read(*ELECTION, QUARANTINED, lambda: float(quarantined()))
     metrics.read(GROUP, TYPE, "ActiveControllerCount", lambda: float(is_active()))
@@ -96,5 +101,5 @@ def remove_gauges(metrics: MetricsRegistry) -> None:
         metrics.remove(GROUP, TYPE, name)
     metrics.remove(GROUP, STATS, "UncleanLeaderElectionsPerSec")
     metrics.remove(GROUP, CHANNELS, "TotalQueueSize")
-    for name in (MOVED, HEALED, QUARANTINED):
+    for name in (MOVED, HEALED, CHANNEL_FAILURES, QUARANTINED):
         metrics.remove(*ELECTION, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, assert_never
 
 from klamm.controller.context.controller_context import ControllerContext
@@ -92,7 +93,7 @@ class Term:
         self.runner = StepRunner(
             context=self.context,
             committer=committer,
-            send=self._send,
+            send=partial(_send, self._encoder, channels),
             recorder=recorder,
             me=broker_id_of(config),
             topic_defaults=topic_defaults(config),
@@ -115,7 +116,9 @@ class Term:
         self._elections = LeaderElectionEvents(services)
         self._notifications = NotificationEvents(services)
         self._responses = ResponseEvents(services)
-        self.schedule = Schedule(entries_of(config, has_pending=self._has_pending), enqueue)
+        self.schedule = Schedule(
+            entries_of(config, has_pending=partial(_has_pending, self.context, self.reassignments)), enqueue
+        )
 
     # --- beginning and end ---
 
@@ -158,17 +161,13 @@ class Term:
         yield from elect_leaderless(view)
 
     async def close(self) -> None:
-        """Requests that wait are dropped: the next controller sends everything again."""
+        """Requests that wait are dropped: the next controller sends everything again. No part of a term refers to the
+        term itself. So it is freed here, without the garbage collector, which ignores what was frozen after the load.
+        """
         self.schedule.stop()
         await self._channels.close()
-        self.context.clear()  # it is frozen, and unfreezing it would take a full collection of 50 ms
-
-    def _has_pending(self) -> bool:
-        return bool(self.context.deleting or self.context.reassigning or self.context.leaderless())
-
-    async def _send(self, batch: RequestBatch) -> None:
-        async for broker, request in self._encoder.encode(batch):
-            self._channels.send(broker, request)
+        self.context.clear()
+        self._encoder.clear()
 
     # --- events ---
 
@@ -186,8 +185,10 @@ class Term:
                 await self._brokers.on_controlled_shutdown(event)
             case TopicChange():
                 await self._topics.on_topic_change()
+                await self.deletions.on_topics_added()
             case PartitionModifications(topic):
                 await self._topics.on_partition_modifications(topic)
+                await self.deletions.on_topics_added()
             case TopicDeletion():
                 await self.deletions.on_topic_deletion()
             case IsrChangeNotification():
@@ -201,7 +202,7 @@ class Term:
             case StopReplicaResponse():
                 await self._responses.on_stop_replica(event)
             case UpdateMetadataResponse():
-                self._responses.on_update_metadata(event)
+                await self._responses.on_update_metadata(event)
             case AlterReassignments():
                 await self.reassignments.on_call(event)
             case ListReassignments():
@@ -223,5 +224,14 @@ class Term:
 
     async def _retry_pending(self, cause: str) -> None:
         await self.runner.run(elect_leaderless(self.context), cause)
-        await self.reassignments.resume(self.context.reassigning, cause)
+        await self.reassignments.retry(cause)
         await self.deletions.retry(cause)
+
+
+async def _send(encoder: RequestEncoder, channels: Channels, batch: RequestBatch) -> None:
+    async for broker, request in encoder.encode(batch):
+        channels.send(broker, request)
+
+
+def _has_pending(context: ControllerContext, reassignments: ReassignmentEvents) -> bool:
+    return bool(context.deleting or reassignments.has_pending or context.leaderless())

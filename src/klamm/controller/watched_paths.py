@@ -75,7 +75,8 @@ def event_of(watched: WatchEvent) -> ControllerEvent | None:
         return Reelect() if watched.kind is WatchKind.DELETED else ControllerChange()
     if watched.path in NODES:
         return NODES[watched.path]()
-    if watched.kind is WatchKind.CHILDREN_CHANGED:
+    if watched.kind is WatchKind.CHILDREN_CHANGED or watched.path in CHILDREN:
+        # The parent itself may be deleted and made again: the read that follows watches it again.
         event = CHILDREN.get(watched.path)
         return event() if event else None
     parent, _, name = watched.path.rpartition("/")

@@ -72,6 +72,8 @@ class StubNetwork:
         self.silent: set[int] = set()
         self.errors: Callable[[int, ApiKey, str, int], int] = lambda broker, api, topic, partition: 0
         self.top_error = 0
+        self.refused_metadata: set[int] = set()
+        """Brokers that answer UpdateMetadata with an error."""
         self.unreachable: dict[int, OSError] = {}
         """What connecting to a broker raises."""
         self._transports: list[tuple[int, StubTransport]] = []
@@ -111,7 +113,8 @@ class StubNetwork:
 
     def _answer(self, broker: int, key: ApiKey, version: int, body: Any) -> Any:
         if key is ApiKey.UPDATE_METADATA:
-            return response_class(ApiKey.UPDATE_METADATA)(version=version, error_code=self.top_error)
+            error = self.top_error or -int(broker in self.refused_metadata)
+            return response_class(ApiKey.UPDATE_METADATA)(error_code=error)
         if key is ApiKey.LEADER_AND_ISR:
             cls: Any = response_class(ApiKey.LEADER_AND_ISR)
             names = [(topic, s.partition_index) for topic, s in iter_partition_states(body)]
@@ -119,12 +122,12 @@ class StubNetwork:
             cls = response_class(ApiKey.STOP_REPLICA)
             names = [tuple(name) for name, _, _ in iter_stopped_replicas(body)]
         if self.top_error:
-            return cls(version=version, error_code=self.top_error, partition_errors=[])
+            return cls(error_code=self.top_error, partition_errors=[])
         errors = [
-            cls.__dict__.get("LeaderAndIsrPartitionError", None) or (t, p, self.errors(broker, key, t, p))
+            cls.PartitionError(topic_name=t, partition_index=p, error_code=self.errors(broker, key, t, p))
             for t, p in names
         ]
-        return cls(version=version, error_code=0, partition_errors=errors)
+        return cls(error_code=0, partition_errors=errors)
 
 
 def _described(key: ApiKey, version: int, body: Any) -> str:

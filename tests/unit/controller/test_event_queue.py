@@ -74,7 +74,7 @@ async def test_its_metrics_leave_with_it() -> None:
 async def test_an_event_without_a_timer_is_handled_like_any_other() -> None:
     queue, handler, _, _ = made()
     async with queue.running():
-        event = UpdateMetadataResponse(BrokerId(1), 0)
+        event = UpdateMetadataResponse(BrokerId(1), 0, BrokerEpoch(1), frozenset())
         queue.put_nowait(event)
         await turns()
         assert handler.handled == [event]

@@ -68,9 +68,13 @@ async def test_a_topic_that_cannot_be_decided_is_set_aside_and_the_others_are_le
         assert scenario.state("later", 0)[0] == 2
         assert scenario.controller.controller_epoch == 6
 
-        # Deleting it would leave its files on the brokers: the marker is erased like that of an unknown topic.
+        # Deleting it would leave its files on the brokers: the request waits until the topic is repaired.
         await scenario.after(lambda: scenario.zk.put("/admin/delete_topics/bad"))
         assert "/brokers/topics/bad" in scenario.zk.tree.nodes
+        assert "/admin/delete_topics/bad" in scenario.zk.tree.nodes
+        ((waiting, why),) = scenario.controller.statistics().deletions
+        assert (waiting, "quarantine" in why) == ("bad", True)
+        await scenario.after(lambda: scenario.zk.remove("/admin/delete_topics/bad"))
 
         # Once repaired it is a topic like any other.
         cure()
@@ -127,6 +131,7 @@ ACTS: dict[str, Act] = {
     "election": lambda scenario: scenario.zk.put(
         preferred_replica_election.PATH, preferred_replica_election.encode([TopicPartition("bad", 0)])
     ),
+    "balance": lambda scenario: scenario.controller._queue.put_nowait(BalanceLeaders()),
 }
 
 
@@ -155,6 +160,8 @@ def of_bad(context: ControllerContext, partitions: Iterable[int], *_: Any) -> bo
             ["creation", "reassignment"],
         ),
         (assignments, "_merged", lambda topic, *_: topic == "bad", ["reassignment"]),
+        (RequestBatch, "add_stop_replica", lambda _, view, broker, some: of_bad(view, some), ["deletion"]),
+        (ControllerContext, "leader_of", lambda view, i: of_bad(view, [i]), ["balance"]),
         (leader_elections, "refusal", lambda view, name, _: view.partition(*name) is not None, ["election"]),
     ],
 )

@@ -245,7 +245,7 @@ async def test_what_could_not_be_written_into_a_broken_topic_znode_is_written_wh
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", "{"))
         leader, epoch, _, _ = scenario.state("t", 0)
         await scenario.after(lambda: scenario.put_state("t", 0, leader, epoch, (1, 2, 3), 5))
-        assert scenario.controller.statistics().reassignments == ()
+        assert scenario.controller.statistics().reassignments == (("t-0", "its topic znode to be written"),)
         await scenario.after(lambda: scenario.zk.put("/brokers/topics/t", document))
         assert assigned(scenario) == ([2, 3], [], [])
 
@@ -318,11 +318,33 @@ async def test_cancel_while_the_leader_takes_the_added_replica_in() -> None:
     async with Scenario().running(1, 2, 3) as scenario:
         await prepared(scenario)
         await alter(scenario, [2, 3])
-        # Between the stop of 3, which was not in the ISR yet, and the next epoch.
-        fence_of_stop, next_epoch = 1, 1
-        late_write(scenario, fence_of_stop + next_epoch, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))
+        late_write(scenario, 1, lambda: scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5))  # just before the fence
         assert await alter(scenario, None) is None
-        assert scenario.state("t", 0)[:3] == (1, 9, [1, 2])
+        assert scenario.state("t", 0)[:3] == (1, 10, [1, 2])
+
+
+@pytest.mark.parametrize("target", [None, [2, 4]])
+async def test_the_leader_is_fenced_before_a_replica_outside_the_isr_is_deleted(target: list[int] | None) -> None:
+    """A leader that has not heard of the cancellation would add 3 to the ISR just before its replica is deleted."""
+    async with Scenario().running(1, 2, 3, 4) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        _, epoch, isr, version = scenario.state("t", 0)
+        assert 3 not in isr
+        refused: list[bool] = []
+
+        def add_the_replica() -> None:
+            """Just before the fence of StopReplica: the leader writes with the version that it knows."""
+            leader, now_epoch, _, now_version = scenario.state("t", 0)
+            refused.append(now_version > version)
+            assert (leader, now_epoch) == (1, epoch + 1)
+
+        late_write(scenario, 2, add_the_replica)
+        scenario.talk()
+        assert await alter(scenario, target) is None
+        assert refused == [True]
+        told = next(line for line in scenario.talk() if line.startswith("1 <- LeaderAndIsr"))
+        assert f"e{epoch + 1} isr {isr}" in told
 
 
 def late_write(scenario: Scenario, nth: int, write: Callable[[], None]) -> None:

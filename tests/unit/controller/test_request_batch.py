@@ -198,6 +198,12 @@ def test_versions_follow_the_inter_broker_protocol(protocol: str, expected: tupl
     assert versions_of(protocol) == expected
 
 
+def leader_and_isr_answer(*errors: tuple[str, int, int]) -> bytes:
+    cls = response_class(ApiKey.LEADER_AND_ISR)
+    entries = [cls.PartitionError(topic_name=t, partition_index=p, error_code=code) for t, p, code in errors]
+    return encode_response(cls(partition_errors=entries), 4)
+
+
 @pytest.mark.case("CCM-08")
 async def test_answers_become_events() -> None:
     context = context_of(1)
@@ -207,8 +213,7 @@ async def test_answers_become_events() -> None:
     stale = metadata.decode_response(memoryview((77).to_bytes(2, "big") + b"\0"))
     assert isinstance(stale, UpdateMetadataResponse)
     assert (stale.broker, stale.error) == (1, 77)
-    errors = [("foo", 0, 0), ("foo", 1, 56), ("a" * 200, 2, 11)]
-    body = encode_response(response_class(ApiKey.LEADER_AND_ISR)(version=4, error_code=0, partition_errors=errors), 4)
+    body = leader_and_isr_answer(("foo", 0, 0), ("foo", 1, 56), ("a" * 200, 2, 11))
     event = leader_and_isr.decode_response(memoryview(body))
     assert isinstance(event, LeaderAndIsrResponse)
     assert (event.broker, event.broker_epoch, event.error) == (1, 101, 0)
@@ -217,8 +222,7 @@ async def test_answers_become_events() -> None:
 
 
 def test_nonsense_is_a_protocol_error() -> None:
-    errors = [("topic", 3, 56)]
-    body = encode_response(response_class(ApiKey.LEADER_AND_ISR)(version=4, error_code=0, partition_errors=errors), 4)
+    body = leader_and_isr_answer(("topic", 3, 56))
     assert refused(memoryview(body)) == ((TopicPartition("topic", 3), 56),)
     for end in range(2, len(body) - 1):
         with pytest.raises(ProtocolError):

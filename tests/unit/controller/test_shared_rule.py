@@ -37,7 +37,6 @@ def some_cluster(rng: random.Random) -> ControllerContext:
     if rng.random() < 0.7:
         context.mark_offline_dirs(BrokerId(2), rng.sample(range(180), 20))
         context.start_deleting("b")
-        context.unclean_election.update({"c": UncleanElection.ALLOWED, "d": UncleanElection.FORBIDDEN})
     return context
 
 

@@ -19,7 +19,6 @@ from klamm.controller.context.replica_states import Replicas
 from klamm.controller.context.states import PARTITION_MAY_ENTER, REPLICA_MAY_ENTER, PartitionState, ReplicaState, legal
 from klamm.controller.context.states import PartitionIndex as PartitionIndex
 from klamm.model.brokers import LiveBroker
-from klamm.model.elections import UncleanElection
 from klamm.model.ids import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 
@@ -73,11 +72,15 @@ class ControllerContext:
         """Topics in `deleting` in which a new controller found a dead replica. Their brokers are not asked again to
         delete replicas until a broker that holds one starts."""
 
+        self.unheard: dict[str, set[BrokerId]] = {}
+        """Brokers that have not confirmed yet that they dropped a topic in `deleting`. Its znodes stay until they have:
+        if this controller dies, only those tell the next one that there is something to drop."""
+
         self.reassigning: set[PartitionIndex] = set()
         """Partitions whose assignment adds or removes replicas."""
 
-        self.unclean_election: dict[str, UncleanElection] = {}
-        """Only for topics whose configuration was read, because no member of their ISR was alive."""
+        self.unwritten: set[PartitionIndex] = set()
+        """Partitions whose reassignment is complete, but whose topic znode could not be written."""
 
         self._topics: dict[str, dict[int, PartitionIndex]] = {}
         self.topic_ids: dict[str, str] = {}
@@ -97,6 +100,7 @@ class ControllerContext:
         self._partitions_with_state = 0
         self._offline = 0
         self._imbalanced = 0
+        self._counted: tuple[object, tuple[int, int, int]] | None = None
         self.columns: Final = Columns(self._topic, self._number, self._state, self._zk_version, self._assigned)
 
     # --- brokers ---
@@ -195,6 +199,20 @@ class ControllerContext:
                     found.setdefault(broker, []).append(partition)
         return dict(sorted(found.items()))
 
+    def replica_columns(self, topic: str) -> dict[BrokerId, bytes]:
+        """The states of a topic's replicas, by broker, one byte per partition. A thousand topics may wait for a dead
+        broker, and each trigger looks at all of them: one call per replica would hold the loop."""
+        return self.replicas.columns_of(self._brokers_of(topic), self._topics.get(topic, {}).values())
+
+    def partition_column(self, topic: str) -> bytes:
+        return bytes(map(self._partition_state.__getitem__, self._topics.get(topic, {}).values()))
+
+    def _brokers_of(self, topic: str) -> list[BrokerId]:
+        """Brokers that hold a replica. Partitions share assignment objects, so few are looked at."""
+        assigned = list(map(self._assigned.__getitem__, self._topics.get(topic, {}).values()))
+        different = dict(zip(map(id, assigned), assigned, strict=True)).values()
+        return sorted({broker for assignment in different for broker in assignment.replicas})
+
     def leaderless(self) -> list[PartitionIndex]:
         """New and Offline partitions that are not being deleted: the next trigger tries to elect their leaders."""
         if not self.deleting:
@@ -259,7 +277,6 @@ class ControllerContext:
         for partition in self._topics.pop(topic, {}).values():
             self._forget(partition)
         self.topic_ids.pop(topic, None)
-        self.unclean_election.pop(topic, None)
 
     def put_state(self, partition: PartitionIndex, state: LeaderAndIsr, zk_version: int) -> None:
         self.put_states((partition,), (state,), (zk_version,))
@@ -286,11 +303,11 @@ class ControllerContext:
         """Returns the partitions whose transition the table refuses; they stay in their state."""
         legal, refused = self.may_move_partitions(partitions, to)
         column, value = self._partition_state, int(to)
-        self._offline -= list(map(column.__getitem__, legal)).count(PartitionState.OFFLINE)
+        self._offline -= self._offline_among(legal)
         for partition in legal:
             column[partition] = value
         if to is PartitionState.OFFLINE:
-            self._offline += len(legal)
+            self._offline += self._offline_among(legal)
         if to in (PartitionState.NEW, PartitionState.OFFLINE):
             self._leaderless.update(legal)
         else:
@@ -319,7 +336,9 @@ class ControllerContext:
         if topic in self.deleting:
             return
         # Subtracted once, here: while the topic is queued, its changes are not counted (KAFKA-13572).
-        self._imbalanced -= sum(self._counts_as_imbalanced(i) for i in self._topics[topic].values())
+        partitions = self._topics[topic].values()
+        self._imbalanced -= sum(self._counts_as_imbalanced(i) for i in partitions)
+        self._offline -= self._offline_among(partitions)
         self.deleting.add(topic)
 
     def stop_deleting(self, topic: str) -> None:
@@ -327,7 +346,22 @@ class ControllerContext:
             return
         self.deleting.discard(topic)
         self.held.discard(topic)
-        self._imbalanced += sum(self._counts_as_imbalanced(i) for i in self._topics.get(topic, {}).values())
+        self.unheard.pop(topic, None)
+        partitions = self._topics.get(topic, {}).values()
+        self._imbalanced += sum(self._counts_as_imbalanced(i) for i in partitions)
+        self._offline += self._offline_among(partitions)
+
+    def expect_heard(self, topics: Iterable[str], brokers: Iterable[BrokerId]) -> None:
+        """These brokers are sent that the topics are being deleted."""
+        told = set(brokers)
+        for topic in topics:
+            self.unheard.setdefault(topic, set()).update(told)
+
+    def heard(self, broker: BrokerId, topics: Iterable[str]) -> None:
+        """The broker confirmed it, or will never do so."""
+        for topic in topics:
+            if waiting := self.unheard.get(topic):
+                waiting.discard(broker)
 
     def hold_deletions(self) -> None:
         """Called at fail-over: topics with a dead replica wait until a broker that holds one starts."""
@@ -339,8 +373,7 @@ class ControllerContext:
 
     def dead_in(self, topic: str) -> list[BrokerId]:
         """Dead brokers that hold a replica of the topic."""
-        assigned = {b for i in self._topics.get(topic, {}).values() for b in self._assigned[i].replicas}
-        return sorted(broker for broker in assigned if not self.is_live(broker))
+        return [broker for broker in self._brokers_of(topic) if not self.is_live(broker)]
 
     def mark_offline_dirs(self, broker: BrokerId, partitions: Iterable[PartitionIndex]) -> None:
         self.offline_dirs.setdefault(broker, set()).update(partitions)
@@ -357,16 +390,7 @@ class ControllerContext:
         self._partitions_with_state = self._offline = self._imbalanced = 0
 
     def counts(self) -> Counts:
-        """Only topics being deleted are scanned."""
-        replicas_to_delete = replicas_ineligible = topics_ineligible = 0
-        for topic in self.deleting:
-            stuck = 0
-            for partition in self._topics.get(topic, {}).values():
-                for broker in self._assigned[partition].replicas:
-                    replicas_to_delete += 1
-                    stuck += self.replicas.state_of(partition, broker) is ReplicaState.DELETION_INELIGIBLE
-            replicas_ineligible += stuck
-            topics_ineligible += stuck > 0 or topic in self.held
+        replicas_to_delete, topics_ineligible, replicas_ineligible = self._deletion_counts()
         return Counts(
             len(self._topics),
             self._partitions_with_state,
@@ -379,11 +403,32 @@ class ControllerContext:
             len(self.suspects),
         )
 
+    def _deletion_counts(self) -> tuple[int, int, int]:
+        """Only topics being deleted are scanned, and only after a change: a scrape reads every gauge."""
+        at = (self.replicas.changes, frozenset(self.deleting), frozenset(self.held))
+        if self._counted is not None and self._counted[0] == at:
+            return self._counted[1]
+        to_delete = topics_stuck = replicas_stuck = 0
+        for topic in self.deleting:
+            columns = self.replica_columns(topic).values()
+            stuck = sum(column.count(ReplicaState.DELETION_INELIGIBLE) for column in columns)
+            to_delete += sum(len(column) - column.count(ReplicaState.NON_EXISTENT) for column in columns)
+            replicas_stuck += stuck
+            topics_stuck += stuck > 0 or topic in self.held
+        self._counted = (at, (to_delete, topics_stuck, replicas_stuck))
+        return self._counted[1]
+
     def sizes(self) -> dict[str, int]:
         """Counts for the record of a decision."""
         return {"brokers": len(self.brokers), "topics": len(self._topics), "partitions": self._partitions_with_state}
 
     # --- internals ---
+
+    def _offline_among(self, partitions: Iterable[PartitionIndex]) -> int:
+        """Topics queued for deletion do not count: no client misses them."""
+        if self.deleting:
+            partitions = [i for i in partitions if self._topic[i] not in self.deleting]
+        return list(map(self._partition_state.__getitem__, partitions)).count(PartitionState.OFFLINE)
 
     def _counts_as_imbalanced(self, partition: PartitionIndex) -> bool:
         state = self._state[partition]
@@ -448,10 +493,11 @@ class ControllerContext:
         if self._state[partition] is not None:
             self._partitions_with_state -= 1
             self._imbalanced -= self._counts_as_imbalanced(partition)
-        self._offline -= self._partition_state[partition] == PartitionState.OFFLINE
+        self._offline -= self._offline_among((partition,))
         self._leaderless.discard(partition)
         self.reassigning.discard(partition)
         self.unreadable.discard(partition)
+        self.unwritten.discard(partition)
         self.replicas.unassign(partition, self._assigned[partition].replicas)
         self.replicas.forget(partition)
         for offline in self.offline_dirs.values():

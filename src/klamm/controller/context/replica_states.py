@@ -6,7 +6,7 @@ deleted. Like the rest of the context, this changes only after ZooKeeper has acc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from klamm.controller.context.states import REPLICA_MAY_ENTER, PartitionIndex, ReplicaState, legal
 from klamm.model.ids import BrokerId
@@ -19,6 +19,8 @@ class Replicas:
         self._on: dict[BrokerId, set[PartitionIndex]] = {}
         self._columns: dict[BrokerId, bytearray] = {}
         self._partitions = 0
+        self.changes = 0
+        """Grows with every change, so that what was counted can be kept until then."""
 
     @property
     def brokers(self) -> list[BrokerId]:
@@ -43,6 +45,10 @@ class Replicas:
         """Partitions whose transition is legal, and those whose transition is refused."""
         return legal(partitions, self._column(broker), REPLICA_MAY_ENTER[to])
 
+    def columns_of(self, brokers: Iterable[BrokerId], partitions: Collection[PartitionIndex]) -> dict[BrokerId, bytes]:
+        """The states of these partitions' replicas on each broker, one byte per partition."""
+        return {b: bytes(map(self._column(b).__getitem__, partitions)) for b in brokers}
+
     # --- changes ---
 
     def move(self, broker: BrokerId, partitions: Sequence[PartitionIndex], to: ReplicaState) -> list[PartitionIndex]:
@@ -53,6 +59,7 @@ class Replicas:
 
     def load(self, broker: BrokerId, partitions: Iterable[PartitionIndex], found: ReplicaState) -> None:
         """Set the first states after a load. The table of transitions does not apply, because nothing moved."""
+        self.changes += 1
         column, value = self._column(broker), int(found)
         for partition in partitions:
             column[partition] = value
@@ -65,6 +72,7 @@ class Replicas:
 
     def assign(self, partitions: Sequence[PartitionIndex], brokers: Iterable[BrokerId]) -> None:
         """Partitions that are assigned to the same brokers."""
+        self.changes += 1
         for broker in brokers:
             on = self._on.get(broker)
             if on is None:
@@ -73,6 +81,7 @@ class Replicas:
             on.update(partitions)
 
     def unassign(self, partition: PartitionIndex, brokers: Iterable[BrokerId]) -> None:
+        self.changes += 1
         for broker in brokers:
             self._on[broker].discard(partition)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState
+from klamm.controller.decisions.faults import for_all
 from klamm.controller.decisions.leadership import first_rule, offline_rule, preferred_rule
 from klamm.controller.decisions.steps import ChangeStates, CreateStates, Decision, chunked
 from klamm.model.elections import UncleanElection
@@ -73,13 +74,19 @@ def all_names(view: ControllerContext) -> Iterable[TopicPartition]:
 
 def to_give_back(view: ControllerContext, broker: BrokerId, percentage: int) -> list[PartitionIndex]:
     """Leaderships that `broker` should get back, if it lacks more than this share of its preferred ones."""
-    preferred, elsewhere = 0, []
-    for i in view.replicas.on(broker):
-        if view.assignment_of(i).replicas[0] != broker or view.topic_of(i) in view.deleting:
-            continue
-        preferred += 1
-        if view.leader_of(i) != broker:
-            elsewhere.append(i)
+    preferred = 0
+    elsewhere: list[PartitionIndex] = []
+
+    def look_at(partitions: Sequence[PartitionIndex]) -> None:
+        nonlocal preferred
+        for i in partitions:
+            if view.assignment_of(i).replicas[0] != broker or view.topic_of(i) in view.deleting:
+                continue
+            preferred += 1
+            if view.leader_of(i) != broker:
+                elsewhere.append(i)
+
+    for_all(view, view.replicas.on(broker), look_at)
     if not preferred or len(elsewhere) * 100 <= percentage * preferred or not view.is_live(broker):
         return []
     return [

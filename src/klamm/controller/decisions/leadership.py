@@ -26,9 +26,9 @@ from klamm.controller.decisions.steps import (
     CreateStates,
     Decision,
     FirstRule,
+    IfUnclean,
     KeepState,
     MoveReplicas,
-    ReadUncleanElection,
     Refuse,
     ReplicasByBroker,
     Rule,
@@ -42,6 +42,8 @@ from klamm.model.elections import UncleanElection
 from klamm.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 
+ALLOWED = UncleanElection.ALLOWED
+
 # --- decisions ---
 
 
@@ -53,16 +55,8 @@ def elect_leaderless(view: ControllerContext) -> Decision:
         yield CreateStates(chunk, first)
     if new:  # some may turn out to have a state already: they are Offline now
         _, offline = view.split_by_state(view.leaderless(), PartitionState.NEW)
-    yield from _read_unclean_election(view, offline)
     if offline:
         yield ChangeStates(offline, offline_rule(view), to=PartitionState.ONLINE)
-
-
-def _read_unclean_election(view: ControllerContext, offline: Sequence[PartitionIndex]) -> Decision:
-    live, topics, states = view.live, view.columns.topic, view.columns.state
-    hopeless = {topics[i] for i in offline if (state := states[i]) is not None and live.isdisjoint(state.isr)}
-    if hopeless:
-        yield ReadUncleanElection(sorted(hopeless))
 
 
 def replicas_online(view: ControllerContext, replicas: ReplicasByBroker) -> Decision:
@@ -103,29 +97,28 @@ def first_rule(view: ControllerContext) -> FirstRule:
 
 
 def offline_rule(view: ControllerContext, requested: UncleanElection = UncleanElection.FORBIDDEN) -> Rule:
-    """`requested`: an operator asked for an unclean election by name, whatever the topic's configuration says."""
+    """`requested`: an operator asked for an unclean election by name. Otherwise, if no member of the ISR is alive, the
+    topic's configuration decides."""
     live = view.live
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
         online = view.live_for(partition, live)
-        result = elect_offline(assigned, state.isr, online, UncleanElection.FORBIDDEN)
+        result = elect_offline(assigned, state.isr, online, requested)
         suspects = [broker for broker in state.isr if broker in view.suspects]
-        if isinstance(result, NoLeader) and suspects:
-            return Refuse(f"{result.reason}; brokers {suspects} are only suspect, so an unclean election must wait")
-        if isinstance(result, NoLeader) and not any(broker in online for broker in state.isr):
-            # Only now does the topic's configuration matter. If it has not been read yet, the answer is no; the next
-            # trigger reads it.
-            configured = view.unclean_election.get(view.topic_of(partition), UncleanElection.FORBIDDEN)
-            unclean = UncleanElection(requested.value or configured.value)
-            result = elect_offline(assigned, state.isr, online, unclean)
+        if suspects and (isinstance(result, NoLeader) or result.unclean):
+            reason = f"no live replica in ISR {list(state.isr)}"
+            return Refuse(f"{reason}; brokers {suspects} are only suspect, so an unclean election must wait")
         # If the former leader is shutting down, it is sent this too, or it would go on leading (KAFKA-7482).
         last = state.leader if state.leader in view.shutting_down else None
-        return _led_by(result, view, state, tuple(b for b in assigned if b in online or b == last))
+        recipients = tuple(b for b in assigned if b in online or b == last)
+        change = _led_by(result, view, state, recipients)
+        if isinstance(change, Refuse):
+            uncleanly = _led_by(elect_offline(assigned, state.isr, online, ALLOWED), view, state, recipients)
+            return IfUnclean(uncleanly, change) if isinstance(uncleanly, WriteState) else change
+        return change
 
-    allowing = [topic for topic, unclean in view.unclean_election.items() if unclean is UncleanElection.ALLOWED]
-    apart = {i for topic in allowing for i in view.partitions_of(topic)}
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar() | apart)
+    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
 
 
 def controlled_shutdown_rule(view: ControllerContext) -> Rule:
@@ -158,6 +151,23 @@ def epoch_rule(view: ControllerContext) -> Rule:
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
         return WriteState(_next(view, state, state.leader, _isr_within(state, assigned)), assigned)
+
+    return _unless_newer(view, rule)
+
+
+def fence_rule(
+    view: ControllerContext,
+    replicas: Mapping[PartitionIndex, Sequence[BrokerId]],
+    staying: Mapping[PartitionIndex, Sequence[BrokerId]],
+) -> Rule:
+    """Raise the epoch of a leader that stays, before replicas of `replicas` that do not stay are deleted: it hears of
+    them no more, and its writes under the old epoch fail. Any other leader loses its epoch with its own removal."""
+
+    def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
+        if state.leader not in staying[partition]:
+            return KeepState(state._replace(controller_epoch=view.controller_epoch))
+        isr = _isr_within(state, replicas[partition])
+        return WriteState(_next(view, state, state.leader, isr), tuple(staying[partition]))
 
     return _unless_newer(view, rule)
 
@@ -196,7 +206,7 @@ def removal_rule(view: ControllerContext, broker: BrokerId) -> Rule:
             # Brokers receive this state under our epoch from now on.
             return KeepState(state._replace(controller_epoch=view.controller_epoch))
         leader = NO_LEADER if state.leader == broker else state.leader
-        isr = state.isr if len(state.isr) == 1 else tuple(b for b in state.isr if b != broker)
+        isr = tuple(b for b in state.isr if b != broker) or state.isr
         recipients: tuple[BrokerId, ...] = ()
         if not view.is_leaving(partition):
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
@@ -231,13 +241,14 @@ def suspicion_rule(view: ControllerContext, suspect: BrokerId) -> Rule:
 
 def _led_by(
     result: Elected | NoLeader, view: ControllerContext, state: LeaderAndIsr, recipients: tuple[BrokerId, ...]
-) -> Change:
+) -> WriteState | Refuse:
     if isinstance(result, NoLeader):
         return Refuse(result.reason)
     return WriteState(_next(view, state, result.leader, result.isr), recipients, result.unclean)
 
 
 def _next(view: ControllerContext, state: LeaderAndIsr, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
+    isr = tuple(dict.fromkeys(isr))  # a stranger may have written a broker twice: it counts once
     return LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, view.controller_epoch)
 
 

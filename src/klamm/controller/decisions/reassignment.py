@@ -3,16 +3,18 @@ how far the move has come, and every trigger asks the same function what is left
 
 RS is the full replica list, AR the replicas being added, RR those being removed; TRS = RS - RR is the target. Phases:
 
-U. *Accept.* Drop the replicas of an overridden or cancelled target; then write the new lists to the topic znode.
+U. *Accept.* Drop the replicas of an overridden or cancelled target, once the leader knows the lists without them; then
+   write the new lists to the topic znode.
 A. *Add.* Raise the leader epoch and send the new lists to all of RS, to those in AR as new replicas. Wait for the ISR.
 B. *Complete*, once TRS is within the ISR: send TRS as the assignment, led by one of its members; remove RR from the
    ISR, stop and delete them. The topic znode forgets RR last, because it is the only copy of where they were.
 
 A controller that is killed between two writes leaves a topic znode from which the next one goes on: at A, or again at
 B. Three things differ from Kafka, for safety. Replicas of an overridden target are dropped before the znode forgets
-them, not after, so that no crash leaves an unknown replica. No replica is dropped, and no reassignment completed,
-unless a replica that stays is in the ISR and leads. A1 and A2 are one batch, so that the first request that a new
-replica receives says that it is new (KAFKA-10314).
+them, not after, so that no crash leaves an unknown replica; and a write of the state fences the leader first, else it
+could add such a replica to the ISR just before the deletion (ADR 0011). No replica is dropped, and no reassignment
+completed, unless a replica that stays is in the ISR and leads. A1 and A2 are one batch, so that the first request that
+a new replica receives says that it is new (KAFKA-10314).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from klamm.controller.decisions.faults import concerning_topic
 from klamm.controller.decisions.leadership import (
     elect_leaderless,
     epoch_rule,
+    fence_rule,
     reassigned_rule,
     removal_rule,
     unless_last_in_sync,
@@ -90,8 +93,25 @@ def _refusal(view: ControllerContext, current: Assignment, target: Sequence[Brok
         return f"{list(target)} names a broker twice"
     if any(broker < 0 for broker in target):
         return f"{list(target)} has a negative broker id"
-    dead = [b for b in target if b not in current.original_replicas and not view.is_live(b)]
+    dead = _not_alive(view, current, target)
     return f"brokers {dead} are not alive" if dead else ""
+
+
+def _not_alive(view: ControllerContext, current: Assignment, target: Sequence[BrokerId]) -> list[BrokerId]:
+    return [b for b in target if b not in current.original_replicas and not view.is_live(b)]
+
+
+def what_to_wait_for(view: ControllerContext, name: TopicPartition, target: Sequence[BrokerId]) -> str:
+    """What keeps an entry of /admin/reassign_partitions from starting, although it may be right: after a restart of the
+    whole cluster its target brokers register one after the other. Empty if it can start, or must be refused."""
+    partition = view.partition(*name)
+    if partition is None:
+        unreadable = name.topic in view.topics and not view.partitions_of(name.topic)
+        return f"the znode of topic {name.topic} to be readable" if unreadable else ""
+    if not target or len(set(target)) < len(target) or any(broker < 0 for broker in target):
+        return ""
+    dead = _not_alive(view, view.assignment_of(partition), target)
+    return f"brokers {dead} to start" if dead and name.topic not in view.deleting else ""
 
 
 def is_accepted(view: ControllerContext, partition: PartitionIndex, assignment: Assignment) -> bool:
@@ -102,14 +122,17 @@ def is_accepted(view: ControllerContext, partition: PartitionIndex, assignment: 
 def still_asked(
     view: ControllerContext, entries: Mapping[TopicPartition, tuple[BrokerId, ...]]
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Entries of /admin/reassign_partitions that are still in progress; the others are done, refused or overridden."""
+    """Entries of /admin/reassign_partitions that go on or wait; the others are done, refused or overridden."""
     return {
         name: target
         for name, target in entries.items()
-        if (i := view.partition(*name)) is not None
-        and i in view.reassigning
-        and view.assignment_of(i).target_replicas == target
+        if is_in_progress(view, name, target) or what_to_wait_for(view, name, target)
     }
+
+
+def is_in_progress(view: ControllerContext, name: TopicPartition, target: Sequence[BrokerId]) -> bool:
+    i = view.partition(*name)
+    return i is not None and i in view.reassigning and view.assignment_of(i).target_replicas == target
 
 
 # --- what is left ---
@@ -154,18 +177,22 @@ def _start(view: ControllerContext, accepted: Mapping[PartitionIndex, Assignment
         i: [b for b in view.assignment_of(i).replicas if b not in assignment.replicas]
         for i, assignment in accepted.items()
     }
-    overridden = {i: assignment for i, assignment in accepted.items() if given_up[i]}
-    if overridden:
-        staying = {i: assignment.replicas for i, assignment in accepted.items()}
-        yield from overlay(view, overridden, _override(view, given_up, staying))
+    before = {i: view.assignment_of(i).replicas for i in accepted if given_up[i]}
+    if before:
+        staying = {i: tuple(b for b in accepted[i].replicas if b in before[i]) for i in before}
+        yield from overlay(
+            view,
+            {i: Assignment(replicas) for i, replicas in staying.items()},
+            _override(view, {i: given_up[i] for i in before}, staying, before),
+        )
     ready = {i: a for i, a in accepted.items() if _are_gone(view, i, given_up[i])}
     final = {i: assignment for i, assignment in ready.items() if not assignment.is_being_reassigned}
-    yield from _send_final(view, final)
+    yield from _send_final(view, {i: assignment for i, assignment in final.items() if i not in before})
     yield WriteAssignments(ready)
     begun = [i for i, assignment in ready.items() if view.assignment_of(i) == assignment]
     if final:
         yield SendMetadata([i for i in begun if i in final])
-    if overridden:
+    if before:
         yield from elect_leaderless(view)
     moving = [i for i in begun if i not in final]
     complete = [i for i in moving if _stage_of(view, i) is ReassignmentStage.COMPLETE]
@@ -193,11 +220,18 @@ def _override(
     view: ControllerContext,
     given_up: Mapping[PartitionIndex, Sequence[BrokerId]],
     staying: Mapping[PartitionIndex, Sequence[BrokerId]],
+    before: Mapping[PartitionIndex, Sequence[BrokerId]],
 ) -> Inner:
-    """U. Brokers receive the new lists first; the znode is written when the replicas are gone."""
-    yield from _give_up(view, given_up, staying, any_epoch=True)
+    """U. Brokers receive the lists without the given up replicas first, under the next epoch, even if the ISR stays:
+    a leader that has not heard of it can no longer write the ISR. A leader that is given up is fenced by its own
+    removal. The znode is written when the replicas are gone."""
+    rule = unless_last_in_sync(fence_rule(view, before, staying), staying)
+    led = [i for i in given_up if view.leader_of(i) in staying[i]]
+    outcome = yield ChangeStates(led, rule)
+    fenced = {*outcome.written, *given_up.keys() - set(led)}
+    yield from _give_up(view, {i: brokers for i, brokers in given_up.items() if i in fenced}, staying, any_epoch=True)
     # A replica that was being added may have been leader. Its partition now has no leader, as after a failure.
-    online = [i for i in given_up if given_up[i] and view.partition_state_of(i) is PartitionState.ONLINE]
+    online = [i for i in given_up if view.partition_state_of(i) is PartitionState.ONLINE]
     yield MovePartitions([i for i in online if view.leader_of(i) == NO_LEADER], PartitionState.OFFLINE)
     return ()
 

@@ -48,7 +48,14 @@ class Refuse(NamedTuple):
     reason: str
 
 
-Change: TypeAlias = WriteState | KeepState | Refuse
+class IfUnclean(NamedTuple):
+    """The topic's configuration decides, and is read only now: it rarely matters, and must not be out of date."""
+
+    allowed: WriteState
+    forbidden: Refuse
+
+
+Change: TypeAlias = WriteState | KeepState | Refuse | IfUnclean
 Rule: TypeAlias = Callable[[PartitionIndex, LeaderAndIsr], Change]
 FirstRule: TypeAlias = Callable[[PartitionIndex], WriteState | Refuse]
 """For a partition that has no state yet."""
@@ -127,13 +134,6 @@ class RefreshStates:
     partitions: Sequence[PartitionIndex]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadUncleanElection:
-    """Read whether these topics allow unclean elections. Only for topics that cannot elect cleanly."""
-
-    topics: Sequence[str]
-
-
 # --- steps in memory ---
 
 
@@ -147,6 +147,11 @@ class MovePartitions:
 class MoveReplicas:
     replicas: ReplicasByBroker
     to: ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing: a decision that looks at many things lets other tasks have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +222,10 @@ Step: TypeAlias = (
     | WriteNodes
     | RemoveTopics
     | RefreshStates
-    | ReadUncleanElection
     | MovePartitions
     | MoveReplicas
     | SwapAssignments
+    | Pause
     | SendLeaderAndIsr
     | AddReplicas
     | SendMetadata

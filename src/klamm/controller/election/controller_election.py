@@ -111,10 +111,14 @@ class ControllerElection:
 
     async def resign(self, fence: Fence) -> None:
         """Delete our own node, fenced, so that all brokers stand again."""
-        try:
-            holder, _ = await until_connected(self.read)
+
+        async def delete_ours() -> None:
+            holder, _ = await self.read()
             if holder is not None and self.is_ours(holder):
                 await self._zk.multi([Check(*fence), Delete(controller_znode.PATH, holder.version)])
+
+        try:
+            await until_connected(delete_ours)
         except ZooKeeperError as error:
             log.warning("cannot delete /controller: %s", error)
 

@@ -31,6 +31,7 @@ from klamm.zookeeper.retries import children_or_none
 from klamm.zookeeper.znodes import broker_id, candidates
 
 RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
 
 
 class _Watched(NamedTuple):
@@ -49,7 +50,6 @@ class ControllerWatchdog:
         zk: ZooKeeper,
         recorder: Recorder,
         enqueue: Callable[[ControllerEvent], None],
-        on_crash: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -57,7 +57,6 @@ class ControllerWatchdog:
         self._zk = zk
         self._recorder = recorder
         self._enqueue = enqueue
-        self._on_crash = on_crash
         self._watched: _Watched | None = None
         self._epoch: BrokerEpoch | None = None
         self._kept: KeptConnection | None = None
@@ -73,7 +72,6 @@ class ControllerWatchdog:
         self._watched = watched
         if watched is not None:
             self._task = asyncio.create_task(self._watch(watched), name=f"controller-watchdog-{broker}")
-            self._task.add_done_callback(self._ended)
 
     def evidence_against(self, broker: BrokerId, epoch: BrokerEpoch) -> Evidence:
         """For a term that begins: what this process saw of the former controller's broker under this broker epoch."""
@@ -93,11 +91,18 @@ class ControllerWatchdog:
             self._task.add_done_callback(self._ending.discard)
         self._task = self._kept = self._epoch = self._watched = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_crash(error)
-
     async def _watch(self, watched: _Watched) -> None:
+        """An unexpected exception is reported and ends nothing else: this broker goes on watching after a pause."""
+        pause = RETRY_S
+        while True:
+            try:
+                await self._watch_connection(watched)
+            except Exception as error:
+                self._recorder.crashed(f"watchdog of controller {watched.broker}", error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_S)
+
+    async def _watch_connection(self, watched: _Watched) -> None:
         live = await self._registration(watched.broker)
         self._epoch = live.epoch
         endpoint = live.broker.endpoint(self._config.control_plane_listener)

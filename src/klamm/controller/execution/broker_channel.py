@@ -9,6 +9,9 @@ with fast fail-over a broker that then refuses connections becomes an event, and
 suspect's channel keeps its waiting requests, like that of any slow broker. If the suspect is alive, it receives
 everything in the order in which it was decided, each request fenced by its epochs, and after that the whole start-up
 sequence.
+
+An unexpected exception in a channel concerns its broker alone: it is reported, and the channel goes on after a pause,
+with the requests that it still has.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from klamm.controller.liveness.suspicion import Evidence
 from klamm.model.brokers import LiveBroker
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
+from klamm.model.ids import BrokerId
 from klamm.model.ports import Buffer, Clock, Network
 from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
@@ -34,6 +38,8 @@ from klamm.wire.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S: Final = 0.1
+CRASH_PAUSE_S: Final = 1.0
+CRASH_PAUSE_MAX_S: Final = 30.0
 SILENCE_PAUSE_S: Final = 0.05
 
 
@@ -57,10 +63,11 @@ class BrokerChannel:
         enqueue: Callable[[ControllerEvent], None],
         may_act: Callable[[], bool],
         record_wait: Callable[[float], None],
+        on_crash: Callable[[BrokerId, BaseException], None],
         evidence: Evidence,
     ) -> None:
-        """`record_wait` gets the milliseconds that each request waited; `evidence` is what this process saw of the
-        broker before the term began."""
+        """`record_wait` gets the milliseconds that each request waited; `on_crash` an exception that should not occur;
+        `evidence` is what this process saw of the broker before the term began."""
         endpoint = live.broker.endpoint(config.control_plane_listener)
         assert endpoint is not None, "registrations without the control-plane listener are not admitted"
         self.broker = live.broker.id
@@ -70,6 +77,7 @@ class BrokerChannel:
         self._enqueue = enqueue
         self._may_act = may_act
         self._record_wait = record_wait
+        self._on_crash = on_crash
         self._kept = KeptConnection(
             BrokerConnection(network, endpoint.host, endpoint.port, str(config.broker_id), clock),
             clock,
@@ -94,9 +102,16 @@ class BrokerChannel:
         self._wakeup.set()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._kept.run(), name=f"controller-connection-{self.broker}")
-            tasks.create_task(self._send_queued(), name=f"controller-requests-{self.broker}")
+        pause = CRASH_PAUSE_S
+        while True:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._kept.run(), name=f"controller-connection-{self.broker}")
+                    tasks.create_task(self._send_queued(), name=f"controller-requests-{self.broker}")
+            except ExceptionGroup as crash:
+                self._on_crash(self.broker, crash.exceptions[0])
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, CRASH_PAUSE_MAX_S)
 
     async def _send_queued(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The channels of one term to all registered brokers. A slow broker delays no other."""
+"""The channels of one term to all registered brokers. A slow or broken one concerns no other broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Channels:
         metrics: MetricsRegistry,
         enqueue: Callable[[ControllerEvent], None],
         may_act: Callable[[], bool],
-        on_crash: Callable[[BaseException], None],
+        on_crash: Callable[[BrokerId, BaseException], None],
         earlier_evidence: Callable[[BrokerId, BrokerEpoch], Evidence],
     ) -> None:
         """`earlier_evidence`: what this process saw of a broker before the term began."""
@@ -59,11 +59,11 @@ class Channels:
             enqueue=self._enqueue,
             may_act=self._may_act,
             record_wait=self._metrics.timer(GROUP, TYPE, "RequestRateAndQueueTimeMs", broker_id=tag).update,
+            on_crash=self._on_crash,
             evidence=self._earlier_evidence(broker, live.epoch),
         )
         self._channels[broker] = channel
-        self._tasks[broker] = task = asyncio.create_task(channel.run(), name=f"controller-channel-{broker}")
-        task.add_done_callback(self._ended)
+        self._tasks[broker] = asyncio.create_task(channel.run(), name=f"controller-channel-{broker}")
         self._metrics.read(GROUP, TYPE, "QueueSize", lambda: float(len(channel)), broker_id=tag)
 
     def send(self, broker: BrokerId, request: ControlRequest) -> None:
@@ -98,7 +98,3 @@ class Channels:
         if self._closing:
             await asyncio.wait(self._closing)
         self._metrics.read(GROUP, TYPE, "TotalQueueSize", lambda: 0.0)  # zero, not absent, on brokers that do not lead
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_crash(error)

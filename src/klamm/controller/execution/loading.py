@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar, cast
 
@@ -22,12 +22,13 @@ from klamm.controller.execution.commit import Observed, state_paths
 from klamm.controller.execution.quarantine import Quarantine
 from klamm.controller.recorder import Recorder
 from klamm.model.brokers import Broker, LiveBroker
-from klamm.model.errors import ZNodeError
+from klamm.model.errors import NoAuth, ZNodeError
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import Node, Watcher, ZooKeeper
+from klamm.model.ports import Node, Stat, Watcher, ZooKeeper
+from klamm.zookeeper.isolated_reads import read_nodes, read_states
 from klamm.zookeeper.retries import children_or_none, until_connected
-from klamm.zookeeper.znodes import broker_id, partition_state
+from klamm.zookeeper.znodes import broker_id
 from klamm.zookeeper.znodes import topic as topic_znode
 
 T = TypeVar("T")
@@ -63,18 +64,40 @@ class ZNodeReader:
 
     async def names(self, parent: str) -> list[str]:
         """The children, sorted and watched. A parent that is absent is created, so that it can be watched."""
-        names = await until_connected(lambda: children_or_none(self._zk, parent, self._watch))
-        if names is None:
+        while True:
+            names = await until_connected(lambda: children_or_none(self._zk, parent, self._watch))
+            if names is not None:
+                return names
             await self._zk.ensure_path(parent)
-            names = sorted(await until_connected(lambda: self._zk.children(parent, self._watch)))
-        return names
+
+    async def names_if_permitted(self, parent: str) -> list[str]:
+        """For parents without which the controller can do its work: none, and a report, if they may not be read."""
+        try:
+            return await self.names(parent)
+        except NoAuth as error:
+            self._recorder.znode_skipped(ZNodeError(parent, f"it may not be read: {error}"))
+            return []
 
     async def nodes(self, paths: Sequence[str]) -> list[Node | None]:
-        nodes = await until_connected(lambda: self._zk.get_many(paths)) if paths else []
-        return self._quarantine.visible(paths, nodes)
+        return await self._visible(self._zk.get_many, paths)
 
     async def watched(self, paths: Sequence[str]) -> list[Node | None]:
-        nodes = await until_connected(lambda: self._zk.get_many_and_watch(paths, self._watch)) if paths else []
+        return await self._visible(lambda some: self._zk.get_many_and_watch(some, self._watch), paths)
+
+    async def present(self, paths: Sequence[str]) -> list[bool]:
+        """Whether each node exists, even if it may not be read or is in quarantine."""
+        return [stat is not None for stat in await asyncio.gather(*map(self._exists, paths))]
+
+    async def _exists(self, path: str) -> Stat | None:
+        return await until_connected(lambda: self._zk.exists(path))
+
+    async def _visible(
+        self, read: Callable[[Sequence[str]], Awaitable[list[Node | None]]], paths: Sequence[str]
+    ) -> list[Node | None]:
+        """A node that is in quarantine or may not be read counts as absent."""
+        if not paths:
+            return []
+        nodes = await until_connected(lambda: read_nodes(read, paths, self._recorder.znode_skipped))
         return self._quarantine.visible(paths, nodes)
 
     async def brokers(self, known: Mapping[BrokerId, LiveBroker]) -> dict[BrokerId, LiveBroker]:
@@ -155,8 +178,7 @@ class ZNodeReader:
 
     async def states(self, context: ControllerContext, partitions: Sequence[PartitionIndex]) -> Observed:
         paths = state_paths(context, partitions)
-        contents = await until_connected(lambda: self._zk.read_many(paths))
-        return Observed(partitions, paths, partition_state.decode_many(paths, contents), contents.versions)
+        return Observed(partitions, paths, *await until_connected(lambda: read_states(self._zk, paths)))
 
     def take_states(self, context: ControllerContext, seen: Observed) -> None:
         partitions, _, states, versions = seen

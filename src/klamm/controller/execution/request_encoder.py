@@ -10,6 +10,7 @@ partitions yields to the loop every few thousand.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,11 +30,15 @@ from klamm.controller.events import (
 from klamm.controller.execution.broker_channel import ControlRequest
 from klamm.controller.execution.request_batch import RequestBatch, Stop
 from klamm.model.config import BrokerConfig, broker_id_of
+from klamm.model.errors import ErrorCode
 from klamm.model.ids import LEADER_DURING_DELETE, BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.wire.apis import ApiKey
 from klamm.wire.control import encoders as wire
 from klamm.wire.control import responses
+from klamm.wire.errors import ProtocolError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,10 +81,13 @@ class Encodings(Generic[T]):
         self._bytes: dict[int, bytes] = {}
         self._kept: list[T] = []
 
+    def clear(self) -> None:
+        self._bytes.clear()
+        self._kept.clear()
+
     def of(self, values: Sequence[T]) -> Sequence[bytes]:
         if len(self._kept) > KEPT_MAX:
-            self._bytes.clear()
-            self._kept.clear()
+            self.clear()
         found = list(map(self._bytes.get, map(id, values)))
         if None in found:
             for value in {id(value): value for value in values}.values():
@@ -104,6 +112,12 @@ class RequestEncoder:
         self._new: Encodings[Assignment] = Encodings(lambda a: wire.leader_and_isr_rest(version, a, True))
         self._seen_by_all: tuple[frozenset[BrokerId], Encodings[Assignment]] | None = None
 
+    def clear(self) -> None:
+        """Free the memory at once, at the end of a term (see `ControllerContext.clear`)."""
+        for encodings in (self._states, self._known, self._new):
+            encodings.clear()
+        self._seen_by_all = None
+
     async def encode(self, batch: RequestBatch) -> AsyncIterator[tuple[BrokerId, ControlRequest]]:
         """In the order of sending."""
         begins: dict[PartitionIndex, bytes] = {}
@@ -121,8 +135,10 @@ class RequestEncoder:
                 await self._metadata_topics(sorted(batch.metadata), begins, runs),
                 [live.broker for _, live in sorted(self._context.brokers.items())],
             )
+            deleting, topics = self._context.deleting, self._context.columns.topic
+            leaving = frozenset(deleting.intersection(map(topics.__getitem__, batch.metadata)) if deleting else ())
             for broker in sorted(batch.metadata_to):
-                yield broker, self._update_metadata(broker, tail)
+                yield broker, self._update_metadata(broker, tail, leaving)
         for broker, stops in sorted(batch.stop_replica.items()):
             async for request in self._stop_replica(broker, stops, runs):
                 yield broker, request
@@ -233,11 +249,13 @@ class RequestEncoder:
         suffix = wire.update_metadata_suffix(self._versions.update_metadata, state, zk_version, replicas, offline)
         return wire.pack_index(columns.number[partition]) + suffix
 
-    def _update_metadata(self, broker: BrokerId, tail: bytes) -> ControlRequest:
+    def _update_metadata(self, broker: BrokerId, tail: bytes, leaving: frozenset[str]) -> ControlRequest:
+        """`leaving`: topics that the broker drops from its metadata when it receives this."""
         version = self._versions.update_metadata
         epoch = self._context.brokers[broker].epoch
         head = wire.head(self._controller_id, self._context.controller_epoch, epoch)
-        return ControlRequest(ApiKey.UPDATE_METADATA, version, (head, tail), partial(_update_metadata_response, broker))
+        decode = partial(_update_metadata_response, broker, epoch, leaving)
+        return ControlRequest(ApiKey.UPDATE_METADATA, version, (head, tail), decode)
 
     # --- StopReplica ---
 
@@ -313,13 +331,19 @@ def _leader_and_isr_response(broker: BrokerId, epoch: BrokerEpoch, body: memoryv
     )
 
 
-def _update_metadata_response(broker: BrokerId, body: memoryview) -> BrokerResponse:
-    return UpdateMetadataResponse(broker, responses.error_code(body))
+def _update_metadata_response(
+    broker: BrokerId, epoch: BrokerEpoch, leaving: frozenset[str], body: memoryview
+) -> BrokerResponse:
+    return UpdateMetadataResponse(broker, responses.error_code(body), epoch, leaving)
 
 
 def _stop_replica_response(broker: BrokerId, asked: frozenset[TopicPartition], body: memoryview) -> BrokerResponse:
-    error = responses.error_code(body)
-    return StopReplicaResponse(broker, error, responses.refused(body), asked)
+    try:
+        return StopReplicaResponse(broker, responses.error_code(body), responses.refused(body), asked)
+    except ProtocolError as error:
+        # Whether it deleted anything is not known: without an answer all would stay DeletionStarted.
+        log.error("the answer of broker %d to StopReplica is invalid: %s", broker, error)
+        return StopReplicaResponse(broker, ErrorCode.UNKNOWN_SERVER_ERROR, (), asked)
 
 
 def _ignore_response(_body: memoryview) -> None:

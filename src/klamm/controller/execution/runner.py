@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
@@ -28,7 +28,7 @@ from klamm.controller.decisions.steps import (
     ForgetTopics,
     MovePartitions,
     MoveReplicas,
-    ReadUncleanElection,
+    Pause,
     RefreshStates,
     Refuse,
     RemoveTopics,
@@ -49,10 +49,12 @@ from klamm.controller.decisions.steps import (
 from klamm.controller.execution.assignments import write_assignments
 from klamm.controller.execution.commit import Committed, Committer
 from klamm.controller.execution.request_batch import RequestBatch
+from klamm.controller.execution.state_creation import create_states
 from klamm.controller.execution.topic_removal import delete_topic_znodes
 from klamm.controller.recorder import Recorder
 from klamm.model.config import TopicConfig
-from klamm.model.errors import ZNodeError
+from klamm.model.elections import UncleanElection
+from klamm.model.errors import ZNodeError, ZooKeeperError
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.model.ports import Delete, Set
@@ -103,12 +105,15 @@ class StepRunner:
         self._batch = RequestBatch()
         self._written: set[PartitionIndex] = set()
         """Partitions whose state the current decision wrote."""
+        self.refusals: dict[PartitionIndex, str] = {}
+        """Partitions that the last decision could not change, and why."""
 
     async def run(self, decision: Decision, cause: str) -> None:
         """`cause` is recorded with every change that the decision makes."""
         self._cause = cause
         self._batch = RequestBatch()
         self._written.clear()
+        self.refusals.clear()
         step = next(decision, None)
         while step is not None:
             await self._wait_until_may_act()
@@ -131,8 +136,6 @@ class StepRunner:
                 await self._remove_topics(step)
             case RefreshStates():
                 await self._refresh_states(step)
-            case ReadUncleanElection():
-                await self._read_unclean_election(step)
             case MovePartitions(partitions, to):
                 self._move_partitions(partitions, to)
             case MoveReplicas(replicas, to):
@@ -140,6 +143,8 @@ class StepRunner:
             case SwapAssignments(assignments):
                 for i, assignment in assignments.items():
                     self._replace_assignment(i, assignment)
+            case Pause():
+                pass  # the loop has its turn after every step
             case SendLeaderAndIsr():
                 await self._send_leader_and_isr(step)
             case AddReplicas():
@@ -195,23 +200,36 @@ class StepRunner:
                 self._recorder.refused_replicas(context, broker, refused, ReplicaState.OFFLINE)
         states = context.columns.state
         with_state = [i for i in partitions if states[i] is not None]
-        return _Slice(partitions, await self._committer.change_states(context, with_state, step.rule, self._written))
+        committed = await self._committer.change_states(
+            context, with_state, step.rule, self._allowing_unclean, self._written
+        )
+        return _Slice(partitions, committed)
 
     async def _finish_slice(self, step: StateStep, done: _Slice) -> Sequence[PartitionIndex]:
+        committed = done.committed
         if isinstance(step, TakeReplicasOffline):
-            self._stop_offline(step.broker, done.partitions)
-        self._recorder.not_elected(self._context, done.committed.refused, self._cause)
-        self._apply_states(step, done.committed)
+            self._stop_offline(step.broker, done)
+        if committed.refused:
+            self.refusals.update(committed.refused)
+            self._recorder.not_elected(self._context, committed.refused, self._cause)
+            self._recorder.writes_refused(committed.resisted)
+        self._apply_states(step, committed)
         await asyncio.sleep(0)
         await self._send_batch(step.send)
-        return done.committed.written
+        return committed.written
 
-    def _stop_offline(self, broker: BrokerId, partitions: Sequence[PartitionIndex]) -> None:
-        context = self._context
-        self._batch.add_stop_replica(context, broker, partitions, delete=False)
+    def _stop_offline(self, broker: BrokerId, done: _Slice) -> None:
+        """A replica that stays in the ISR because its removal was refused goes on fetching. A topic that is being
+        deleted needs no state: if it has lost one, that is no reason to keep its replicas."""
+        context, stopped = self._context, done.partitions
         states = context.columns.state
-        without_state = [i for i in partitions if states[i] is None]
-        context.replicas.move(broker, without_state, ReplicaState.OFFLINE)
+        lost = [i for i in done.committed.stateless if context.is_leaving(i)]
+        if done.committed.refused:
+            refused = {i for i, _ in done.committed.refused} - set(lost)
+            stopped = [i for i in stopped if i not in refused]
+        for_all(context, stopped, partial(self._stop, broker))
+        without_state = [i for i in stopped if states[i] is None]
+        context.replicas.move(broker, without_state + lost, ReplicaState.OFFLINE)
         if without_state:
             self._batch.add_metadata(context, None, without_state)
 
@@ -263,17 +281,20 @@ class StepRunner:
         writes = {i: change for i, change in changes.items() if isinstance(change, WriteState)}
         hopeless = [(i, change.reason) for i, change in changes.items() if isinstance(change, Refuse)]
         states = {i: write.state for i, write in writes.items()}
-        ours, foreign = await self._committer.create_states(context, states) if states else ({}, {})
-        hopeless += [(i, "its znodes could not be created") for i in states if i not in ours and i not in foreign]
+        ours, foreign, not_created, lost, resisted = await create_states(self._committer, context, states)
+        hopeless += not_created.items()
+        self.refusals.update(hopeless)
         self._recorder.not_elected(context, hopeless, self._cause)
-        created, versions = list(ours), list(ours.values())
-        first = [states[i] for i in created]
+        self._recorder.writes_refused(resisted)
+        self._recorder.states_lost(context, sorted(lost), self._cause)
+        created, first, versions = list(ours), [s for s, _ in ours.values()], [v for _, v in ours.values()]
         self._recorder.state_changes(context, created, first, versions, PartitionState.ONLINE, self._cause)
 
         def enter(partitions: Sequence[PartitionIndex]) -> None:
-            context.put_states(partitions, [states[i] for i in partitions], [ours[i] for i in partitions])
+            context.put_states(partitions, [ours[i][0] for i in partitions], [ours[i][1] for i in partitions])
             for partition in partitions:
-                self._batch.add_leader_and_isr(context, partition, writes[partition].recipients, is_new=True)
+                recipients, is_new = writes[partition].recipients, partition not in lost
+                self._batch.add_leader_and_isr(context, partition, recipients, is_new=is_new)
             self._written.update(partitions)
             context.move_partitions(partitions, PartitionState.ONLINE)
 
@@ -337,24 +358,39 @@ class StepRunner:
         await self._send_batch(Send.NOW)
 
     async def _send_metadata(self, step: SendMetadata) -> None:
-        self._batch.add_metadata(self._context, step.to, ())
+        context = self._context
+        self._batch.add_metadata(context, step.to, ())
         partitions = iter(step.partitions)
         while some := list(islice(partitions, METADATA_SLICE)):
-            self._batch.add_metadata(self._context, step.to, some)
+            self._batch.add_metadata(context, step.to, some)
+            if context.deleting:
+                leaving = context.deleting.intersection(map(context.topic_of, some))
+                context.expect_heard(leaving, context.brokers if step.to is None else step.to)
             await asyncio.sleep(0)
         await self._send_batch(Send.NOW)
 
     async def _stop_replicas(self, step: StopReplicas) -> None:
         for broker, partitions in step.replicas.items():
-            self._batch.add_stop_replica(self._context, broker, partitions, delete=False)
+            for_all(self._context, partitions, partial(self._stop, broker))
         await self._send_batch(Send.NOW)
 
     async def _delete_replicas(self, step: DeleteReplicas) -> None:
         await self._committer.check_fence()
         await self._move_replicas(step.replicas, ReplicaState.DELETION_STARTED)
         for broker, partitions in step.replicas.items():
-            self._batch.add_stop_replica(self._context, broker, partitions, delete=True, any_epoch=step.any_epoch)
+            for_all(self._context, partitions, partial(self._stop, broker, delete=True, any_epoch=step.any_epoch))
         await self._send_batch(Send.NOW)
+
+    def _stop(
+        self,
+        broker: BrokerId,
+        partitions: Sequence[PartitionIndex],
+        *,
+        delete: bool = False,
+        any_epoch: bool = False,
+    ) -> None:
+        if partitions:
+            self._batch.add_stop_replica(self._context, broker, partitions, delete=delete, any_epoch=any_epoch)
 
     # --- assignments, configurations, other znodes, topics ---
 
@@ -367,29 +403,31 @@ class StepRunner:
         for topic, reason in failed.items():
             self._recorder.decision("assignment-not-written", self._cause, detail=f"{topic}: {reason}")
         for i, assignment in step.assignments.items():
-            if context.topic_of(i) not in failed:
+            if (topic := context.topic_of(i)) in failed:
+                self.refusals[i] = failed[topic]
+                if context.assignment_of(i) == assignment:
+                    context.unwritten.add(i)
+            else:
+                context.unwritten.discard(i)
                 self._replace_assignment(i, assignment)
 
     def _replace_assignment(self, partition: PartitionIndex, assignment: Assignment) -> None:
         with concerning_topic(self._context.topic_of(partition)):
             self._context.replace_assignment(partition, assignment)
 
-    async def _read_unclean_election(self, step: ReadUncleanElection) -> None:
-        paths = unclean_election.config_paths(self._me, step.topics)
+    async def _allowing_unclean(self, topics: Collection[str]) -> Collection[str]:
+        paths = unclean_election.config_paths(self._me, sorted(topics))
         allowed, problems = unclean_election.allowed(self._topic_defaults, paths, await self._committer.read(paths))
         for problem in problems:
             self._recorder.znode_skipped(problem)
-        for topic in step.topics:
-            self._context.unclean_election[topic] = allowed[config_znode.topic_path(topic)]
+        return {t for t in topics if allowed[config_znode.topic_path(t)] is UncleanElection.ALLOWED}
 
     async def _write_nodes(self, step: WriteNodes) -> None:
         deleted = [op.path for op in step.ops if isinstance(op, Delete)]
         written = [op for op in step.ops if isinstance(op, Set)]
-        for result in await self._committer.write(written) if written else ():
-            if isinstance(result, Exception):
-                log.warning("%s: %s", self._cause, result)
-        for path in await self._committer.delete(deleted):
-            log.warning("%s: %s could not be deleted", self._cause, path)
+        results = await self._committer.write(written) if written else []
+        self._recorder.writes_refused([result for result in results if isinstance(result, ZooKeeperError)])
+        self._recorder.writes_refused((await self._committer.delete(deleted)).values())
 
     async def _remove_topics(self, step: RemoveTopics) -> None:
         context = self._context
@@ -397,12 +435,14 @@ class StepRunner:
             names = [context.name_of(i) for i in context.partitions_of(topic)]
             stuck = await delete_topic_znodes(self._committer, topic, names)
             if stuck:
-                detail = f"{topic}: {stuck[:3]} could not be deleted"
+                detail = f"{topic} could not be deleted: {', '.join(map(str, list(stuck.values())[:3]))}"
+                self._recorder.writes_refused(stuck.values())
                 self._recorder.decision("deletion-blocked", self._cause, detail=detail)
                 continue  # it stays queued, and the slow timer tries again
-            for broker, replicas in context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL).items():
-                context.replicas.move(broker, replicas, ReplicaState.NON_EXISTENT)
-            context.remove_topic(topic)
+            with concerning_topic(topic):
+                for broker, replicas in context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL).items():
+                    context.replicas.move(broker, replicas, ReplicaState.NON_EXISTENT)
+                context.remove_topic(topic)
             self._recorder.topic_deleted(topic, len(names), self._cause)
 
     async def _forget_topics(self, step: ForgetTopics) -> None:
@@ -414,7 +454,8 @@ class StepRunner:
         await self._send_batch(Send.NOW)
         for topic in step.topics:
             self._recorder.topic_gone(topic, len(context.partitions_of(topic)), self._cause)
-            context.remove_topic(topic)
+            with concerning_topic(topic):
+                context.remove_topic(topic)
 
 
 def _next_step(decision: Decision, outcome: StepOutcome) -> Step | None:

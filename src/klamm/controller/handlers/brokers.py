@@ -72,6 +72,7 @@ class BrokerEvents:
             del self._context.brokers[broker]
             self._context.shutting_down.discard(broker)
             self._context.offline_dirs.pop(broker, None)
+            self._context.heard(broker, list(self._context.unheard))
 
     async def on_modifications(self, broker: BrokerId) -> None:
         context = self._context

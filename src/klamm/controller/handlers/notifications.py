@@ -27,11 +27,12 @@ class NotificationEvents:
     async def discard(self, committer: Committer) -> None:
         """Delete old notifications before a load, which makes them superfluous."""
         for parent in (log_dir_event.PARENT, isr_change.PARENT):
-            names = await self._reader.names(parent)
-            await committer.delete([f"{parent}/{name}" for name in names])
+            names = await self._reader.names_if_permitted(parent)
+            stuck = await committer.delete([f"{parent}/{name}" for name in names])
+            self._recorder.writes_refused(stuck.values())
 
     async def on_isr_change(self) -> None:
-        paths = [isr_change.path(name) for name in await self._reader.names(isr_change.PARENT)]
+        paths = [isr_change.path(name) for name in await self._reader.names_if_permitted(isr_change.PARENT)]
         found = await self._read(paths, isr_change.decode)
         if paths:
             changed = [partition for partitions in found for partition in partitions]
@@ -39,7 +40,7 @@ class NotificationEvents:
             await self._runner.run(decision, "ISR change by the leader")
 
     async def on_log_dir_event(self) -> None:
-        paths = [log_dir_event.path(name) for name in await self._reader.names(log_dir_event.PARENT)]
+        paths = [log_dir_event.path(name) for name in await self._reader.names_if_permitted(log_dir_event.PARENT)]
         failed = await self._read(paths, log_dir_event.decode)
         if paths:
             decision = notifications.on_log_dir_event(self._context, failed, paths)
@@ -47,7 +48,7 @@ class NotificationEvents:
 
     async def watch_configurations(self) -> None:
         """Reads only to set the watch: configurations are read when they matter."""
-        await self._reader.names(config_change.PARENT)
+        await self._reader.names_if_permitted(config_change.PARENT)
 
     async def on_config_change(self) -> None:
         await self.watch_configurations()

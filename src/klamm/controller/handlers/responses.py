@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from klamm.controller.decisions import notifications
 from klamm.controller.decisions.brokers import on_replicas_offline
-from klamm.controller.decisions.deletion import complete_deletion
+from klamm.controller.decisions.deletion import complete_deletion, complete_heard
 from klamm.controller.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from klamm.controller.handlers.services import TermServices
 from klamm.model.errors import ErrorCode
+from klamm.wire.errors import ProtocolError
 
 
 class ResponseEvents:
@@ -27,7 +28,12 @@ class ResponseEvents:
             self._recorder.request_refused("LeaderAndIsr", broker, event.error)
             return
         if context.offline_dirs.get(broker):
-            online = {i for name in event.succeeded() if (i := context.partition(*name)) is not None}
+            try:
+                succeeded = event.succeeded()
+            except ProtocolError as error:
+                self._recorder.answer_invalid("LeaderAndIsr", broker, str(error))
+                return
+            online = {i for name in succeeded if (i := context.partition(*name)) is not None}
             context.offline_dirs[broker] -= online
         lost = notifications.newly_offline(context, broker, event.errors)
         if lost:
@@ -45,6 +51,14 @@ class ResponseEvents:
         cause = f"broker {event.broker} answered StopReplica"
         await self._runner.run(complete_deletion(self._context, event.broker, answered), cause)
 
-    def on_update_metadata(self, event: UpdateMetadataResponse) -> None:
+    async def on_update_metadata(self, event: UpdateMetadataResponse) -> None:
         if event.error != ErrorCode.NONE:
             self._recorder.request_refused("UpdateMetadata", event.broker, event.error)
+            return
+        registered = self._context.brokers.get(event.broker)
+        if event.dropped and registered is not None and registered.epoch == event.broker_epoch:
+            self._context.heard(event.broker, event.dropped)
+            heard_by_all = [topic for topic in event.dropped if self._context.unheard.get(topic) == set()]
+            if heard_by_all:
+                cause = f"broker {event.broker} dropped topics {sorted(heard_by_all)[:5]}"
+                await self._runner.run(complete_heard(self._context, heard_by_all), cause)
