@@ -2,7 +2,7 @@
 
 Everything else in this package is below the port and uses neither `os` nor threads. Pool and loop may meet on one file,
 so two things are guarded here: if a file is closed while a thread syncs it, that thread closes it afterwards; and two
-atomic writes of one path follow each other instead of sharing a temporary file.
+atomic writes of one path follow each other, in the order of their turns, instead of sharing a temporary file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Final, TypeVar
 
 from klamm.model.ports import Buffer, DiskFile
@@ -45,7 +46,11 @@ class OpenFile:
         expected = sum(map(len, chunks))
         written = os.pwritev(self._fd, chunks, start)
         if written < expected:  # a full disk or a signal: the rest either fits or raises
-            self.pwrite(b"".join(chunks)[written:], start + written)
+            try:
+                self.pwrite(b"".join(chunks)[written:], start + written)
+            except OSError:
+                self.truncate(start)
+                raise
         self._size = start + expected
         return start
 
@@ -101,6 +106,9 @@ class FileDisk:
     def __init__(self, workers: int = 2) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disk")
         self._writing = [threading.Lock() for _ in range(_STRIPES)]
+        self._next_turn = count(1)
+        self._turns: dict[str, int] = {}
+        """The turn of the last write of each path, if it had one."""
 
     async def run(self, job: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, job)
@@ -115,15 +123,22 @@ class FileDisk:
         with open(path, "rb") as file:
             return file.read()
 
-    def write_atomically(self, path: str, data: bytes) -> None:
+    def next_turn(self) -> int:
+        return next(self._next_turn)
+
+    def write_atomically(self, path: str, data: bytes, turn: int = 0) -> None:
         temporary = path + ".tmp"
         with self._writing[hash(path) % _STRIPES]:
+            if turn < self._turns.get(path, 0):
+                return
             with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             self.sync_directory(os.path.dirname(path))
+            if turn:
+                self._turns[path] = turn
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

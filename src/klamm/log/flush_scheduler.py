@@ -12,17 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from klamm.log.log import Log
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
+from klamm.model.ports import Clock
 
 logger = logging.getLogger(__name__)
 
+_RETRY_MS: Final = 1_000
+"""Pause after a flush for which the disk had no room."""
+
 
 class FlushScheduler:
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, on_flushed: Callable[[TopicPartition], None]) -> None:
+        self._clock = clock
+        self._on_flushed = on_flushed
+        self.on_duration: Callable[[float], None] = lambda _: None
+        """Called with the milliseconds that each flush took."""
         self._running: dict[TopicPartition, asyncio.Task[None]] = {}
         self._again: set[TopicPartition] = set()
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
@@ -69,14 +78,29 @@ class FlushScheduler:
         try:
             while not log.failed:
                 self._again.discard(partition)
-                await log.flush()
+                if not await self._flush_once(log):
+                    break
+                self._on_flushed(partition)
                 if partition not in self._again:
                     break
-        except KafkaError as error:
-            if not log.deleted:  # otherwise its files are missing on purpose
-                logger.error("flush: %s", error)  # the log has already taken its directory offline
         finally:
             del self._running[partition]
+
+    async def _flush_once(self, log: Log) -> bool:
+        try:
+            began = self._clock.monotonic()
+            await log.flush()
+            self.on_duration((self._clock.monotonic() - began) * 1000)
+            return True
+        except KafkaError as error:
+            if not log.deleted:  # otherwise its files are missing on purpose
+                logger.error("flush: %s", error)  # if the error does not pass, the directory is already offline
+            if not log.failed:
+                self.flush_within(log, _RETRY_MS)
+        except Exception as error:  # a defect of ours concerns this log, not the others that wait for their turn
+            logger.exception("flush of %s failed", log.topic_partition)
+            log.give_up(error)
+        return False
 
     def forget(self, partition: TopicPartition) -> None:
         """The log was deleted. A flush that is running ends by itself."""

@@ -1,9 +1,9 @@
 """Which leader epoch wrote which offsets (KIP-101): a follower finds here where its log diverges from the leader's.
 
-Kafka's LeaderEpochFileCache. Entries rise strictly in epoch and in start offset. A new entry is kept in memory and
-marked dirty; the log writes the file off the loop, before its recovery point passes the entry. Recovery rebuilds later
-entries from the batches, epoch 0 included (KAFKA-10432). A truncation is written at once, so the file may lack entries
-but never has wrong ones.
+Kafka's LeaderEpochFileCache. Entries rise strictly in epoch and in start offset. A change is kept in memory and marked
+dirty; the log writes the file off the loop, before its recovery point passes a new entry. Recovery does not trust the
+entries from its first segment on: it rebuilds them from the batches, epoch 0 included (KAFKA-10432). So a truncation,
+which lowers the recovery point first, need not wait for the file either.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class LeaderEpochCache:
         self.path = path
         self._log_end_offset: Callable[[], int] = lambda: UNDEFINED_OFFSET
         self._entries: list[EpochEntry] = []
-        self._on_assigned: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
         self.dirty = False
-        """The file lacks entries that are in memory."""
+        """The file differs from what is in memory."""
 
-    def bind(self, log_end_offset: Callable[[], int], on_assigned: Callable[[], None]) -> None:
+    def bind(self, log_end_offset: Callable[[], int], on_change: Callable[[], None]) -> None:
         """Bind it to its log, which knows the end of the latest epoch and when to write the file."""
         self._log_end_offset = log_end_offset
-        self._on_assigned = on_assigned
+        self._on_change = on_change
 
     def load(self) -> None:
         if not self._disk.exists(self.path):
@@ -84,8 +84,7 @@ class LeaderEpochCache:
         if last is not None and last.epoch == epoch and start_offset >= last.start_offset:
             return False
         self._entries = _assign(self._entries, EpochEntry(epoch, start_offset))
-        self.dirty = True
-        self._on_assigned()
+        self._changed()
         return True
 
     def end_offset_for(self, epoch: int) -> EpochEndOffset:
@@ -103,21 +102,25 @@ class LeaderEpochCache:
         keep = bisect_left(self._entries, offset, key=_start_of)
         if offset >= 0 and keep < len(self._entries):
             del self._entries[keep:]
-            self.write()
+            self._changed()
 
     def truncate_from_start(self, offset: int) -> None:
         """The log now starts at `offset`: so does the epoch that covers it; drop older ones."""
         covering = bisect_right(self._entries, offset, key=_start_of) - 1
         if covering >= 0 and self._entries[covering].start_offset < offset:
             self._entries[: covering + 1] = [EpochEntry(self._entries[covering].epoch, offset)]
-            self.write()
+            self._changed()
         elif covering > 0:
             del self._entries[:covering]
-            self.write()
+            self._changed()
 
     def clear(self) -> None:
         self._entries.clear()
-        self.write()
+        self._changed()
+
+    def _changed(self) -> None:
+        self.dirty = True
+        self._on_change()
 
     def encode(self) -> bytes:
         return encode_lines(self._entries)

@@ -3,18 +3,19 @@
 Invariants: log start ≤ high watermark ≤ log end; last stable offset ≤ high watermark; recovery point ≤ log end. Appends
 and reads run in the event loop and end in the page cache; `flush` and everything else that waits for the disk runs in
 the disk pool. An append is one write. The first file operation that fails makes the log unusable in this process
-(KAFKA-10778): only a recovery can tell what is on disk then.
+(KAFKA-10778): only a recovery can tell what is on disk then. A full disk is no failure: it refuses what needs room.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import wraps
 from random import Random
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from klamm.log.compaction.swap import Swap
-from klamm.log.durability import Durability
+from klamm.log.durability import Durability, FlushPlan
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.log_owner import LogOwner
 from klamm.log.log_results import AbortedTransaction, AppendInfo, ReadResult, TimestampOffset
@@ -26,7 +27,18 @@ from klamm.log.segments.log_segment import LogSegment
 from klamm.log.segments.log_segments import LogSegments
 from klamm.log.segments.lookup import find_aborted, find_timestamp
 from klamm.log.segments.rolling import is_full, is_old
-from klamm.log.validation import AppendOrigin, assign_offsets, check_batches, check_continues
+from klamm.log.storage_errors import is_passing
+from klamm.log.validation import (
+    AppendOrigin,
+    Prepared,
+    PreparedAppend,
+    assign_offsets,
+    check_batches,
+    check_continues,
+    check_markers,
+    is_costly,
+    prepare,
+)
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch, TopicPartition
@@ -34,12 +46,24 @@ from klamm.model.ports import Buffer, Clock, Disk
 from klamm.model.settings import LONG_MAX
 from klamm.wire.batch import BatchHeader, iter_batches
 
+
+class Rewound(NamedTuple):
+    """The producers as they were before `offset`, read for a truncation."""
+
+    offset: int
+    log_start_offset: int
+    generation: int
+    state: ProducerState | None
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 EPOCHS_FLUSH_MS = 2_000
 """Delay until a new leader epoch is written to its file; until then recovery rebuilds it from the batches. After a
 fail-over a thousand logs begin an epoch at once, and their flushes must not compete with the first records."""
+
+_TIMESTAMPS_AT_ONCE: Final = 64
 
 
 def _storage(method: Callable[Concatenate[Log, P], R]) -> Callable[Concatenate[Log, P], R]:
@@ -86,8 +110,9 @@ class Log:
             disk, loaded.directory, loaded.segments, self._producers, loaded.epochs, loaded.recovery_point
         )
         self._swap: Swap | None = None
+        self._rewound: Rewound | None = None
         self._first_unstable: int | None = None
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self.deleted = False
         self.epochs.bind(lambda: self._log_end_offset, lambda: owner.flush_within(self, EPOCHS_FLUSH_MS))
         self._refresh_unstable()
@@ -118,8 +143,22 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """Offsets below it survive a power cut; a recovery begins in the segment that holds it."""
+        """Offsets below it survive a power cut."""
         return self._durability.recovery_point
+
+    @property
+    def recovery_begins(self) -> int:
+        """A recovery begins in the segment that holds this offset: the checkpoint has it."""
+        return self._durability.recovery_begins
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """So many records are unflushed that flush.messages allows no more: the latest must not be acknowledged."""
+        return self._log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def may_acknowledge(self, end_offset: int) -> bool:
+        """Whether flush.messages allows to acknowledge what lies below `end_offset`."""
+        return end_offset <= self.recovery_point or not self.waits_for_flush
 
     @property
     def segments(self) -> LogSegments:
@@ -148,32 +187,59 @@ class Log:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {self._failure}")
 
     def fail(self, error: OSError) -> KafkaError:
-        """Stop using the files; returns the error for the caller to raise."""
-        if self._failure is None:
+        """Stop using the files, unless the error passes; returns the error for the caller to raise."""
+        if self._failure is None and not is_passing(error):
             self._failure = error
             self._owner.storage_failed(self, error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}")
 
+    def give_up(self, reason: Exception) -> None:
+        """Memory and files disagree, although the disk works: this log alone goes offline. The next start recovers
+        it."""
+        if self._failure is None:
+            self._failure = reason
+            self._owner.log_failed(self, reason)
+
     # --- append ------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, records: Buffer) -> PreparedAppend | None:
+        """Check and convert a client's batch off the loop, if that is costly; else None, and the append does it. No
+        other append waits for it."""
+        if not is_costly(records, self.config):
+            return None
+        view, config, now_ms = memoryview(records), self.config, self._clock.wall_ms()
+
+        def job() -> PreparedAppend:
+            batches = check_batches(view, config, AppendOrigin.CLIENT)
+            return PreparedAppend(view, batches, prepare(view, batches, config, now_ms, AppendOrigin.CLIENT), now_ms)
+
+        return await self._disk.run(job)
 
     @_storage
     def append_as_leader(
-        self, records: Buffer, leader_epoch: LeaderEpoch, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: Buffer | PreparedAppend,
+        leader_epoch: LeaderEpoch,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
         """Validate, assign offsets, write. If it raises KafkaError, nothing was written.
 
         Several batches at once are accepted only without producer ids: Produce v3 and later has one per partition.
         """
-        view = memoryview(records)
-        now_ms = self._clock.wall_ms()
-        batches = check_batches(view, self.config, origin)
+        prepared: list[Prepared] | None = None
+        if isinstance(records, PreparedAppend):
+            view, batches, prepared, now_ms = records
+        else:
+            view, now_ms = memoryview(records), self._clock.wall_ms()
+            batches = check_batches(view, self.config, origin)
         duplicate = self._producers.check(view, batches, origin)
         if duplicate is not None:
             first, last, time = duplicate.first_offset, duplicate.last_offset, duplicate.timestamp
             return AppendInfo(first, last, time, time, self._log_start_offset, duplicate=True)
-        stored = assign_offsets(
-            view, batches, self.config, next_offset=self._log_end_offset, leader_epoch=leader_epoch, now_ms=now_ms
-        )
+        if prepared is None:
+            prepared = prepare(view, batches, self.config, now_ms, origin)
+        stored = assign_offsets(prepared, next_offset=self._log_end_offset, leader_epoch=leader_epoch)
         headers = [batch.header for batch in stored]
         size = sum(batch.size for batch in stored)
         if size > self.config.segment_bytes:
@@ -199,6 +265,7 @@ class Log:
         if not batches:
             return AppendInfo(self._log_end_offset, self._log_end_offset - 1, -1, -1, self._log_start_offset)
         first = batches[0][1].base_offset
+        check_markers(view, batches)
         is_empty = self._log_end_offset == self._log_start_offset
         check_continues(view, batches, self.topic_partition, self._log_end_offset, is_empty=is_empty)
         if first < self._log_end_offset:
@@ -228,6 +295,14 @@ class Log:
         """One write, then everything that follows from it. `view` holds the batches, for the content of markers."""
         segment = self._segments.active
         position = segment.append(chunks, size)
+        try:
+            self._record(segment, position, headers, view)
+        except Exception as error:  # the batches are in the file: the next append must not repeat their offsets
+            self.give_up(error)
+            raise
+        self._flush_if_due()
+
+    def _record(self, segment: LogSegment, position: int, headers: list[BatchHeader], view: memoryview) -> None:
         state = self._producers.state
         in_view = 0
         for header in headers:
@@ -242,11 +317,10 @@ class Log:
             position += header.size_in_bytes
             in_view += header.size_in_bytes
         state.end_offset = self._log_end_offset
-        self._flush_if_due()
 
     def _flush_if_due(self) -> None:
         """flush.messages and flush.ms, both off by default: replication provides durability."""
-        if self._log_end_offset - self.recovery_point >= self.config.flush_messages:
+        if self.waits_for_flush:
             self._owner.flush_soon(self)
         elif self.config.flush_ms < LONG_MAX:
             self._owner.flush_within(self, self.config.flush_ms)
@@ -270,6 +344,7 @@ class Log:
         old.seal()
         self._producers.take_snapshot()
         self._add_segment(base_offset)
+        self._durability.rolled(old)
         self._owner.flush_soon(self)
 
     def _add_segment(self, base_offset: int) -> None:
@@ -306,6 +381,19 @@ class Log:
             if found.records or segment.position_of(offset) < segment.size:
                 return found
         return ReadResult(b"", offset, offset)
+
+    async def read_timestamps(self) -> None:
+        """Call it before a search by time: the first one opens the time index of every segment, so it takes turns with
+        the rest of the loop."""
+        while self._read_some_timestamps():
+            await asyncio.sleep(0)
+
+    @_storage
+    def _read_some_timestamps(self) -> bool:
+        unknown = [segment for segment in self._segments if not segment.knows_max_timestamp][:_TIMESTAMPS_AT_ONCE]
+        for segment in unknown:
+            _ = segment.max_timestamp
+        return bool(unknown)
 
     @_storage
     def offset_for_timestamp(self, timestamp: int, bound: int) -> TimestampOffset | None:
@@ -374,6 +462,42 @@ class Log:
 
     # --- truncation --------------------------------------------------------------------------------------------------
 
+    async def prepare_truncation(self, offset: int) -> None:
+        """Call it before `truncate_to`: it does the long parts first, and lets others run meanwhile. Then the recovery
+        point is on disk, and the state of the producers before `offset` is read. The log stays as it is."""
+        self.check_usable()
+        if not self._segments.first.base_offset <= offset < self._log_end_offset:
+            return
+        if self._durability.lower(offset):
+            await self._owner.lowering(self)
+            self._flush_if_due()  # if the truncation does not come, what is here must become durable again
+        self._rewound = await self._rewind(offset)
+
+    async def _rewind(self, offset: int) -> Rewound | None:
+        """None if the log changed meanwhile: then the truncation reads it again."""
+        start, segments, generation = self._log_start_offset, list(self._segments), self.generation
+        now_ms = self._clock.wall_ms()
+        steps = self._producers.rewind_in_slices(offset, self._segments, log_start_offset=start, now_ms=now_ms)
+        while self._rewinds_same(start, segments, generation):
+            try:
+                next(steps)
+            except StopIteration as done:
+                return Rewound(offset, start, generation, done.value)
+            except OSError as error:
+                raise self.fail(error) from error
+            await asyncio.sleep(0)
+        return None
+
+    def _rewinds_same(self, start: int, segments: list[LogSegment], generation: int) -> bool:
+        is_same = (self._log_start_offset, self.generation) == (start, generation)
+        return is_same and self._failure is None and list(self._segments) == segments
+
+    def _take_rewound(self, offset: int) -> ProducerState | None:
+        rewound, self._rewound = self._rewound, None
+        if rewound is None or rewound[:3] != (offset, self._log_start_offset, self.generation):
+            return None
+        return rewound.state
+
     @_storage
     def truncate_to(self, offset: int) -> bool:
         """Remove everything from `offset` on; True if there was anything. A leader epoch that begins at the log end is
@@ -384,14 +508,15 @@ class Log:
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
+        rewound = self._take_rewound(offset)
         self._prepare_truncation(offset)
         self._delete(self._segments.take_above(offset))
         self._segments.active.truncate_to(offset)
         self._log_end_offset = offset
         self._log_start_offset = min(self._log_start_offset, offset)
         self.epochs.truncate_from_end(offset)
-        now_ms = self._clock.wall_ms()
-        self._producers.truncate_to(offset, self._segments, log_start_offset=self._log_start_offset, now_ms=now_ms)
+        start, now_ms = self._log_start_offset, self._clock.wall_ms()
+        self._producers.truncate_to(offset, self._segments, rewound, log_start_offset=start, now_ms=now_ms)
         self._set_high_watermark(min(self._high_watermark, offset))
         return True
 
@@ -434,13 +559,17 @@ class Log:
 
     async def flush(self) -> None:
         """Sync everything up to the current log end, off the loop, and move the recovery point there."""
-        self.check_usable()
-        try:
-            plan = self._durability.plan(self._log_end_offset)
-            await self._disk.run(lambda: self._durability.carry_out(plan))
-            self._durability.flushed(plan)
-        except OSError as error:
-            raise self.fail(error) from error
+        async with self._durability.turn:
+            self.check_usable()
+            plan: FlushPlan | None = None
+            try:
+                plan = self._durability.plan(self._log_end_offset)
+                await self._disk.run(lambda: self._durability.carry_out(plan))
+                self._durability.flushed(plan)
+            except OSError as error:
+                if plan is not None:
+                    self._durability.not_flushed(plan)
+                raise self.fail(error) from error
 
     def expire_producers(self, idle_ms: int) -> None:
         self._producers.state.expire(self._clock.wall_ms() - idle_ms)
@@ -451,8 +580,7 @@ class Log:
             if self._failure is None:
                 self._segments.active.seal()
                 self._producers.take_snapshot()
-                self._durability.carry_out(self._durability.plan(self._log_end_offset))
-                self._durability.recovery_point = self._log_end_offset
+                self._durability.close(self._log_end_offset)
         finally:
             self.close_files()
 

@@ -78,12 +78,14 @@ class LogCreation:
         self, directory: LogDirectory, wanted: list[tuple[TopicPartition, TopicConfig]]
     ) -> dict[TopicPartition, Log | KafkaError]:
         def job() -> list[LoadedLog]:
-            return [self._create(directory, partition, config) for partition, config in wanted]
+            created = [self._create(directory, partition, config) for partition, config in wanted]
+            self._disk.sync_directory(directory.path)  # or a power cut could take the whole partition
+            return created
 
         try:
             created = await self._disk.run(job)
         except OSError as error:
-            self._registry.take_offline(directory, error)
+            self._registry.storage_error(directory, error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path}: {error}")
             return {partition: failure for partition, _ in wanted}
         # Another request may have created a log while the pool was at work.

@@ -15,7 +15,15 @@ class LogOwner(Protocol):
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None: ...
 
+    async def lowering(self, log: Log) -> None:
+        """The recovery point of this log was lowered: the checkpoint on disk has it when this returns, unless it could
+        not be written."""
+
     def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None:
         """Called before a truncation. The checkpoints on disk are correct for the shorter log when this returns."""
 
-    def storage_failed(self, log: Log, error: OSError) -> None: ...
+    def storage_failed(self, log: Log, error: OSError) -> None:
+        """The directory of this log can no longer be used."""
+
+    def log_failed(self, log: Log, reason: Exception) -> None:
+        """This log can no longer be used, its neighbours can."""

@@ -1,9 +1,9 @@
 """Opens a partition directory: decides which files count, and which part of the log is intact after an unclean stop.
 
 The steps of Kafka's Log.loadSegments (later LogLoader), including later fixes:
-(a) read the leader epochs;
+(a) read the leader epochs, from the batches if their file is garbled;
 (b) finish `.swap` files, remove `.deleted` and unfinished `.cleaned` files;
-(c) remove indexes without a log, rebuild missing indexes;
+(c) remove indexes without a log, split segments whose offsets overflow, rebuild missing indexes;
 (d) without the clean-shutdown marker, read every segment from the recovery point on, batch by batch, and check the
     checksums: rebuild indexes, leader epochs, producer state and aborted transactions; the first bad byte ends the log,
     and later segments are removed;
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from klamm.log.compaction.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
+from klamm.log.files import create_empty
 from klamm.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.producers.producer_replay import apply_batch, complete_transaction, rebuild_state
@@ -91,12 +92,15 @@ class _Loader:
         self._snapshots = ProducerSnapshots(disk, directory)
 
     def load(self, log_start_offset: int, recovery_point: int, clean: bool) -> LoadedLog:
-        self._epochs.load()
+        epochs_are_known = self._load_epochs()
         finish_swaps(self._disk, self._directory)
         self._remove_leftovers()
         names = self._disk.list(self._directory)
         self._snapshots.load(names)
         self._open_segments(names)
+        self._split_overflowed()
+        if not epochs_are_known:
+            self._rebuild_epochs()
         if clean:
             self._rebuild_damaged(log_start_offset)
         elif len(self._segments):
@@ -171,6 +175,80 @@ class _Loader:
             for path in segment.rename_deleted():
                 self._disk.remove(path)
 
+    # --- offsets that do not fit into an index -----------------------------------------------------------------------
+
+    def _split_overflowed(self) -> None:
+        """Kafka before 1.1.1 and 2.0 could compact segments into one whose offsets do not fit into its indexes. The
+        rest of such a segment is copied into one of its own, which has its final name before the copied part is cut
+        off: a crash in between leaves both, and the next start repeats it."""
+        for base in [segment.base_offset for segment in self._segments]:
+            segment = self._segments.at_or_below(base)
+            while (found := self._first_overflow(segment)) is not None:
+                position, new_base = found
+                logger.warning("%s overflows at offset %d: splitting it there", segment.log_path, new_base)
+                segment = self._split(segment, position, new_base)
+
+    def _first_overflow(self, segment: LogSegment) -> tuple[int, int] | None:
+        following = [s.base_offset for s in self._segments.holding_or_after(segment.base_offset)[1:2]]
+        try:
+            end = following[0] if following else segment.next_offset()
+            if end - segment.base_offset <= RELATIVE_OFFSET_MAX:
+                return None
+            for position, header in segment.headers(0):
+                if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+                    return position, header.base_offset
+        except KafkaError:
+            pass  # damaged: that is for the recovery to judge
+        return None
+
+    def _split(self, segment: LogSegment, position: int, base_offset: int) -> LogSegment:
+        rest = self._segment(base_offset, segment.created_ms)
+        temporary = rest.log_path + CLEANED_SUFFIX
+        create_empty(self._disk, temporary)
+        file = self._disk.open(temporary)
+        try:
+            for at in range(position, segment.size, _READ_BYTES):
+                file.append([segment.pread(_READ_BYTES, at)])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, rest.log_path)
+        self._disk.sync_directory(self._directory)
+        segment.cut_at(position)
+        segment.close_files()
+        for path in segment.paths[1:]:
+            if self._disk.exists(path):
+                self._disk.remove(path)  # rebuilt without what was cut off
+        cut = self._segment(segment.base_offset, segment.created_ms)
+        self._segments.add(cut)
+        self._segments.add(rest)
+        return rest
+
+    # --- leader epochs -----------------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> bool:
+        try:
+            self._epochs.load()
+            return True
+        except KafkaError as error:
+            logger.error("%s; reading the leader epochs from the batches", error.message)
+            return False
+
+    def _rebuild_epochs(self) -> None:
+        """Epochs without a batch are lost, as in a recovery: nothing was replicated in them."""
+        for segment in self._segments:
+            try:
+                for _, header in segment.headers(0):
+                    self._note_epoch(header)
+            except KafkaError:
+                pass  # a recovery judges the damage; the next segment may be intact
+            segment.close_files()
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        latest = self._epochs.latest_epoch
+        if latest is None or header.leader_epoch > latest:
+            self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
+
     # --- recovery ----------------------------------------------------------------------------------------------------
 
     def _rebuild_damaged(self, log_start_offset: int) -> None:
@@ -181,10 +259,28 @@ class _Loader:
             self._recover(self._segments.active, log_start_offset)
 
     def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
+        end = 0
         for segment in self._segments.holding_or_after(recovery_point):
+            if segment.base_offset < end:
+                self._drop_stale(segment, end)
+                break
             if not self._recover(segment, log_start_offset):
                 break
+            end = segment.next_offset()
         self._rebuild_indexes(log_start_offset)
+        self._disk.sync_directory(self._directory)
+
+    def _drop_stale(self, segment: LogSegment, end: int) -> None:
+        """A power cut undid a part of a truncation: either the removal of this segment, or the cut of the one before.
+        Nothing here was flushed since then, or both would be on disk."""
+        stale = self._segments.take_above(segment.base_offset - 1)
+        logger.warning(
+            "%s begins before offset %d, where the segment before it ends: removed it, and %d later segments",
+            segment.log_path,
+            end,
+            len(stale) - 1,
+        )
+        self._drop(stale)
 
     def _rebuild_indexes(self, log_start_offset: int) -> None:
         """Rebuild missing indexes. Damage in the middle of a log is not a torn tail: truncating there would drop
@@ -245,9 +341,7 @@ class _Loader:
     def _replay(
         self, segment: LogSegment, position: int, header: BatchHeader, batch: Buffer, state: ProducerState
     ) -> None:
-        latest = self._epochs.latest_epoch
-        if latest is None or header.leader_epoch > latest:
-            self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
+        self._note_epoch(header)
         segment.note(position, header)
         completed = apply_batch(header, batch, state, self._now_ms)
         if completed is not None:

@@ -1,9 +1,11 @@
 """What a leader accepts from a client, a follower from its leader, and what both store (Kafka's LogValidator).
 
 The leader checks in Kafka's order, because clients act on the error code: the size before anything expensive, then the
-checksum, then the header. It reads the records only if the topic requires something of them: a key (compaction), a
-bounded timestamp, another codec. Otherwise a batch stays opaque, and the producer's largest timestamp is trusted. Base
-offset and leader epoch are written into a copy of the header; the records are never copied.
+checksum, then the header, then that the records can be read. It builds the records only if the topic requires something
+of them: a key (compaction), a bounded timestamp, another codec. Otherwise the producer's largest timestamp is trusted.
+Base offset and leader epoch are written into a copy of the header; the records are never copied.
+
+Batches are checked and prepared without the log, so that costly ones can be prepared off the loop.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from klamm.model.ids import TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.settings import LONG_MAX
 from klamm.wire.batch import (
+    CODEC_MASK,
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -29,8 +32,17 @@ from klamm.wire.batch import (
     read_header,
 )
 from klamm.wire.compression import Codec
-from klamm.wire.records import Record, build_batch, iter_records
+from klamm.wire.records import (
+    MalformedRecord,
+    Record,
+    build_batch,
+    check_records,
+    iter_records,
+    read_end_transaction_marker,
+)
 
+ATTRIBUTES_POSITION: Final = 22
+"""The low byte of the attributes."""
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
@@ -38,6 +50,15 @@ _CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+
+
+DECOMPRESSION_FACTOR: Final = 16
+"""A batch may decompress to this many times max.message.bytes. A few kilobytes can claim to be gigabytes; honest
+batches are smaller than that limit before they are compressed."""
+COSTLY_BYTES_MIN: Final = 32 * 1024
+_COSTLY_TO_DECOMPRESS: Final = 128 * 1024
+_COSTLY: Final = 1 << 20
+"""Bytes from which a batch takes milliseconds: if its records are built, if they are decompressed, in any case."""
 
 
 class AppendOrigin(Enum):
@@ -54,6 +75,23 @@ class InvalidRecords(KafkaError):
         super().__init__(code, record_errors[0][1])
         self.record_errors = tuple(record_errors)
         """(index in the batch, reason)"""
+
+
+class Prepared(NamedTuple):
+    """A batch that was checked and converted; only its place in the log is missing."""
+
+    batch: memoryview
+    header: BatchHeader
+
+
+class PreparedAppend(NamedTuple):
+    """An append that was prepared off the loop."""
+
+    records: memoryview
+    """As received."""
+    batches: list[tuple[int, BatchHeader]]
+    prepared: list[Prepared]
+    now_ms: int
 
 
 class StoredBatch(NamedTuple):
@@ -120,54 +158,81 @@ def check_continues(
         expected = header.next_offset
 
 
-def assign_offsets(
+def check_markers(records: memoryview, batches: Sequence[tuple[int, BatchHeader]]) -> None:
+    """The records of a control batch are read after the write, so they must be readable. Raises INVALID_RECORD."""
+    for position, header in batches:
+        if header.is_control and header.count:
+            read_end_transaction_marker(records[position:])
+
+
+def is_costly(records: Buffer, config: TopicConfig) -> bool:
+    """Whether checking and preparing the batch would hold the loop for milliseconds. Judged by its first bytes, which
+    may be anything."""
+    size = len(records)
+    if size < COSTLY_BYTES_MIN:
+        return False
+    codec = records[ATTRIBUTES_POSITION] & CODEC_MASK
+    rebuilt = _CODECS.get(config.compression_type, codec) != codec or _asks_about_records(config)
+    return rebuilt or size >= (_COSTLY if codec == Codec.NONE else _COSTLY_TO_DECOMPRESS)
+
+
+def prepare(
     records: memoryview,
     batches: Sequence[tuple[int, BatchHeader]],
     config: TopicConfig,
-    *,
-    next_offset: int,
-    leader_epoch: int,
     now_ms: int,
-) -> list[StoredBatch]:
-    """The batches as a leader stores them, from `next_offset` on."""
-    stored: list[StoredBatch] = []
-    for position, header in batches:
-        batch = records[position : position + header.size_in_bytes]
-        stored.append(store(batch, header, config, base_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms))
-        next_offset += header.last_offset_delta + 1
-    return stored
+    origin: AppendOrigin,
+) -> list[Prepared]:
+    """The batches as they will be stored, except for offsets and leader epoch; raises for invalid records."""
+    return [
+        _prepare(records[position : position + header.size_in_bytes], header, config, now_ms, origin)
+        for position, header in batches
+    ]
 
 
-def store(
-    batch: memoryview, header: BatchHeader, config: TopicConfig, *, base_offset: int, leader_epoch: int, now_ms: int
-) -> StoredBatch:
-    """Assign offsets and leader epoch, apply the topic's timestamp type and codec; raises for invalid records."""
+def _prepare(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int, origin: AppendOrigin
+) -> Prepared:
+    """Apply the topic's timestamp type and codec."""
     log_append_time = config.message_timestamp_type == "LogAppendTime"
     codec = header.codec if header.is_control else _CODECS.get(config.compression_type, header.codec)
     max_timestamp = header.max_timestamp
-    if codec != header.codec or _asks_about_records(config, header):
-        records = list(iter_records(batch))
-        _check_records(records, header, config, now_ms)
-        max_timestamp = max(record.timestamp for record in records)
-        if codec != header.codec:
-            batch = memoryview(_recompress(records, header, codec))
-            header = read_header(batch)
-            if header.size_in_bytes > config.max_message_bytes:
-                raise _too_large(header.size_in_bytes, config)
+    limit = DECOMPRESSION_FACTOR * config.max_message_bytes
+    try:
+        if codec != header.codec or (_asks_about_records(config) and not header.is_control):
+            records = list(iter_records(batch, max_bytes=limit))
+            _check_records(records, header, config, now_ms)
+            max_timestamp = max(record.timestamp for record in records)
+            if codec != header.codec:
+                batch = memoryview(_recompress(records, header, codec))
+                header = read_header(batch)
+                if header.size_in_bytes > config.max_message_bytes:
+                    raise _too_large(header.size_in_bytes, config)
+        elif origin is AppendOrigin.CLIENT:
+            check_records(batch, header, max_bytes=limit)
+    except MalformedRecord as error:
+        raise InvalidRecords(error.code, [(error.index, error.message or "")]) from error
     if log_append_time or max_timestamp != header.max_timestamp:
         patched = bytearray(batch)
         time = now_ms if log_append_time else max_timestamp
         patch_max_timestamp(patched, 0, header, time, log_append_time=log_append_time)
         batch, header = memoryview(patched), read_header(patched)
-    head = bytearray(batch[:HEADER_BYTES])
-    patch_offset_and_epoch(head, 0, header, base_offset=base_offset, leader_epoch=leader_epoch)
-    assigned = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
-    return StoredBatch(assigned, (head, batch[HEADER_BYTES:]))
+    return Prepared(batch, header)
 
 
-def _asks_about_records(config: TopicConfig, header: BatchHeader) -> bool:
-    if header.is_control:
-        return False
+def assign_offsets(batches: Sequence[Prepared], *, next_offset: int, leader_epoch: int) -> list[StoredBatch]:
+    """The batches as a leader stores them, from `next_offset` on."""
+    stored: list[StoredBatch] = []
+    for batch, header in batches:
+        head = bytearray(batch[:HEADER_BYTES])
+        patch_offset_and_epoch(head, 0, header, base_offset=next_offset, leader_epoch=leader_epoch)
+        assigned = header._replace(base_offset=next_offset, leader_epoch=leader_epoch)
+        stored.append(StoredBatch(assigned, (head, batch[HEADER_BYTES:])))
+        next_offset += header.last_offset_delta + 1
+    return stored
+
+
+def _asks_about_records(config: TopicConfig) -> bool:
     bounded_time = config.message_timestamp_type == "CreateTime" and (
         config.message_timestamp_difference_max_ms < LONG_MAX
     )

@@ -51,6 +51,9 @@ class Owner:
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         self.removed += paths
 
+    async def lowering(self, log: Log) -> None:
+        self.lowered.append(log.recovery_point)
+
     def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None:
         if recovery_point_lowered:
             self.lowered.append(log.recovery_point)

@@ -115,8 +115,12 @@ def test_the_file_holds_what_memory_holds(cache: Cache, disk: FileDisk, tmp_path
     again.load()
     assert again.listed() == [(0, 0), (3, 7)]
     again.truncate_from_end(7)
+    assert again.dirty
+    again.write()
     assert file.read_text() == "0\n1\n0 0\n"
     again.clear()
+    assert again.dirty
+    again.write()
     assert file.read_text() == "0\n0\n"
 
 

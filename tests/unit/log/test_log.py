@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -520,10 +521,10 @@ def test_a_log_whose_write_failed_takes_nothing_more(bench: Workbench, monkeypat
     log = bench.open()
     append(log, "a")
 
-    def no_space(chunks: object, size: int) -> int:
-        raise OSError(28, "No space left on device")
+    def broken(chunks: object, size: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(log.segments.active, "append", no_space)
+    monkeypatch.setattr(log.segments.active, "append", broken)
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         append(log, "b")
     monkeypatch.undo()

@@ -224,8 +224,10 @@ async def interrupted(
             stopped = asyncio.create_task(stepped.stopped.wait())
             await asyncio.wait([cleaning, stopped], return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-            if cleaning.done():
+            if cleaning.done() or NAME in logs.cleaner._offsets:  # clean: only its checkpoint may be missing
                 assert job > 5
+                stepped.release()
+                await cleaning
                 return
             act(logs, log)
             yield logs, log, places[0]
@@ -262,6 +264,7 @@ async def test_a_deleted_log_leaves_the_checkpoint(disk: FileDisk, tmp_path: Pat
             pass
         assert entries(tmp_path) == {"t-0": 36, "other-0": 36}
         logs.delete(NAME)
+        await logs.settle_deletions()
         assert entries(tmp_path) == {"other-0": 36}
         again = await a_dirty_log(logs)
         assert cleanable(again, None, 0).first_dirty == 0

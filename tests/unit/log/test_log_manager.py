@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from klamm.log import log_loading
+from klamm.log.directories.topic_lives import TopicLife
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
@@ -117,14 +121,17 @@ async def test_a_killed_broker_recovers_what_it_wrote(disk: FileDisk, one: Path,
         assert (again.log_end_offset, again.high_watermark, again.epochs.latest_epoch) == (20, 18, 3)
 
 
+class Killed(BaseException): ...
+
+
 async def test_a_crash_while_loading_counts_as_unclean(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(disk, one) as logs:
         append(await create(logs, tp("a-0"), CONFIG), "v")
     logs = manager(disk, one)
-    monkeypatch.setattr("klamm.log.log_loading.load_log", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("killed")))
-    with pytest.RaisesGroup(RuntimeError):
+    monkeypatch.setattr("klamm.log.log_loading.load_log", lambda *a, **k: (_ for _ in ()).throw(Killed()))
+    with pytest.RaisesGroup(Killed):
         await logs.load(lambda topic: CONFIG)
     assert not (one / ".kafka_cleanshutdown").exists()
 
@@ -139,17 +146,20 @@ async def test_a_directory_has_one_owner(disk: FileDisk, one: Path) -> None:
     second.directories.unlock()
 
 
-def test_meta_properties(disk: FileDisk, one: Path, two: Path) -> None:
+async def test_meta_properties(disk: FileDisk, one: Path, two: Path) -> None:
     logs = manager(disk, one, two)
     logs.directories.lock()
     assert logs.directories.read_meta() == (None, None)
-    logs.directories.verify_and_write_meta(BrokerId(4), "cluster-A")
+    await logs.load(lambda _: CONFIG)
+    logs.directories.verify_meta(BrokerId(4), "cluster-A")
+    assert not (one / "meta.properties").exists()
+    logs.write_meta(BrokerId(4), "cluster-A")
     assert (two / "meta.properties").read_text() == "version=0\nbroker.id=4\ncluster.id=cluster-A\n"
     assert logs.directories.read_meta() == (4, "cluster-A")
     with pytest.raises(ConfigError, match="cluster-B"):
-        logs.directories.verify_and_write_meta(BrokerId(4), "cluster-B")
+        logs.directories.verify_meta(BrokerId(4), "cluster-B")
     with pytest.raises(ConfigError, match=r"broker\.id is 5"):
-        logs.directories.verify_and_write_meta(BrokerId(5), "cluster-A")
+        logs.directories.verify_meta(BrokerId(5), "cluster-A")
     (two / "meta.properties").write_text("#\nbroker.id=9\nversion=0\ncluster.id=cluster-A\n")
     with pytest.raises(ConfigError, match="different"):
         logs.directories.read_meta()
@@ -220,11 +230,20 @@ async def test_a_failed_write_takes_the_directory_offline(disk: FileDisk, one: P
     assert (two / ".kafka_cleanshutdown").exists()
 
 
-async def test_one_bad_partition_stays_offline_and_the_others_load(disk: FileDisk, one: Path) -> None:
+async def test_one_bad_partition_stays_offline_and_the_others_load(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with started(disk, one) as logs:
         for name in ("a-0", "a-1"):
             append(await create(logs, tp(name), CONFIG), "v")
-    (one / "a-0" / "leader-epoch-checkpoint").write_text("nonsense\n1\n")
+    real = log_loading.load_log
+
+    def load(disk: FileDisk, path: str, *args: Any, **options: Any) -> Any:
+        if path.endswith("a-0"):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+        return real(disk, path, *args, **options)
+
+    monkeypatch.setattr(log_loading, "load_log", load)
     async with started(disk, one) as logs:
         assert logs.get(tp("a-0")) is None
         assert logs.is_offline(tp("a-0"))
@@ -239,7 +258,7 @@ async def test_a_stop_before_everything_is_loaded_changes_no_checkpoint(disk: Fi
     before = {path.name: path.read_bytes() for path in one.glob("*checkpoint")}
     (one / "no partition").mkdir()
     logs = manager(disk, one)
-    with pytest.RaisesGroup(ConfigError):
+    with pytest.raises(ConfigError):
         async with logs.running():
             await logs.load(lambda topic: CONFIG)
     assert {path.name: path.read_bytes() for path in one.glob("*checkpoint")} == before
@@ -258,6 +277,7 @@ async def test_deleted_partitions_are_renamed_then_removed(disk: FileDisk, one: 
         assert len(renamed) == 255
         with storage_error():
             append(log, "late")
+        await logs.settle_deletions()
         assert topic not in (one / "recovery-point-offset-checkpoint").read_text()
         again = (await logs.create_many([(TopicPartition(topic, 0), config, True)]))[TopicPartition(topic, 0)]
         assert isinstance(again, Log)
@@ -437,7 +457,7 @@ async def test_rolling_flushes_off_the_loop_and_moves_the_recovery_point(disk: F
         await _until(lambda: log.recovery_point == 20)
         assert (Path(log.directory) / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
         await logs.checkpoint_recovery_points()
-        assert "a 0 20" in (one / "recovery-point-offset-checkpoint").read_text()
+        assert "a 0 19" in (one / "recovery-point-offset-checkpoint").read_text()
         log.truncate_to(7)
         assert "a 0 7" in (one / "recovery-point-offset-checkpoint").read_text()
 
@@ -453,3 +473,35 @@ async def test_recovery_points_and_log_starts_are_written_at_their_own_intervals
         starts = one / "log-start-offset-checkpoint"
         await _until(lambda: starts.exists() and "a 0 2" in starts.read_text())
         assert not (one / "recovery-point-offset-checkpoint").exists()
+
+
+async def test_a_log_that_was_set_aside_stays_and_is_reported(disk: FileDisk, one: Path) -> None:
+    partition = TopicPartition("t" * 249, 0)
+    async with started(disk, one) as logs:
+        append(await create(logs, partition, CONFIG), "of the former life")
+        aside = await logs.set_aside(partition)
+        again = await create(logs, partition, CONFIG)
+        assert (again.log_end_offset, logs.stray_count) == (0, 1)
+    assert aside is not None and Path(aside, f"{0:020}.log").stat().st_size > 0
+    # Kafka 2.5 stops at a directory that is not TOPIC-PARTITION, or that has a suffix without its pattern.
+    assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}-\d+", Path(aside).name) and len(Path(aside).name) <= 255
+    async with started(disk, one) as logs:
+        assert (logs.stray_count, [log.topic_partition for log in logs.logs()]) == (1, [partition])
+    assert Path(aside).exists()
+
+
+async def test_the_lives_of_logs_survive_a_restart_and_follow_them(disk: FileDisk, one: Path, two: Path) -> None:
+    a, b = tp("a-0"), tp("b-0")
+    async with started(disk, one, two) as logs:
+        for partition in (a, b):
+            await create(logs, partition, CONFIG)
+        await logs.lives.remember({a: TopicLife(1, 5), b: TopicLife(1, 6)})
+    async with started(disk, one, two) as logs:
+        assert (logs.lives.of(a), logs.lives.of(b)) == (TopicLife(1, 5), TopicLife(1, 6))
+        logs.delete(b)
+        await logs.lives.remember({a: TopicLife(2, 5)})
+        assert logs.lives.of(b) is None
+    home = next(path for path in (one, two) if (path / "a-0").exists())
+    (home / "klamm-topic-lives").write_text("garbage")
+    async with started(disk, one, two) as logs:
+        assert logs.lives.of(a) is None

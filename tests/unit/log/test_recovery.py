@@ -15,7 +15,7 @@ from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
-from klamm.wire.records import ControlType
+from klamm.wire.records import ControlType, Record, build_batch
 
 from .conftest import Workbench, append, batch, marker, produced, read_all
 
@@ -307,3 +307,13 @@ def test_damaged_producer_snapshots_are_replaced_by_a_scan(bench: Workbench) -> 
     log = bench.open(CONFIG)
     assert log.append_as_leader(produced(5, 29), LeaderEpoch(0)).duplicate
     assert [tuple(a) for a in log.aborted_transactions(0, 32)] == [(6, 30)]
+
+
+def test_a_segment_that_a_power_cut_brought_back_after_a_truncation_is_removed(bench: Workbench) -> None:
+    bench.directory.mkdir()
+    batches = [build_batch([Record(b"k", b"v", 1)], base_offset=at, leader_epoch=0) for at in range(5)]
+    (bench.directory / f"{0:020d}.log").write_bytes(b"".join(batches))
+    (bench.directory / f"{3:020d}.log").write_bytes(b"".join(batches[3:]))
+    log = bench.open(clean=False)
+    assert read_all(log) == [0, 1, 2, 3, 4]
+    assert len(log.segments) == 1

@@ -68,7 +68,7 @@ def _first_dirty(log: Log, checkpoint: int | None) -> int:
 
 def _first_uncleanable(log: Log, first_dirty: int, now_ms: int) -> int:
     active = log.segments.active.base_offset
-    bound = min(log.last_stable_offset, log.recovery_point, active)
+    bound = min(log.last_stable_offset, log.recovery_begins, active)
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for segment in log.segments.between(first_dirty, active):

@@ -19,11 +19,14 @@ from typing import Final
 from klamm.log.compaction.cleanable import Cleanable, cleanable, filthiest, is_compacted
 from klamm.log.compaction.cleaning import Cleaning, CleaningTally, plan_cleaning
 from klamm.log.compaction.swap import Swap
+from klamm.log.directories.checkpoints import CLEANER_OFFSETS
 from klamm.log.directories.log_directory import LogDirectory
-from klamm.log.directories.offset_checkpoints import OffsetCheckpoints
+from klamm.log.directories.offset_checkpoints import OffsetCheckpoints, Write
 from klamm.log.log import Log
 from klamm.log.log_registry import LogRegistry
+from klamm.log.storage_errors import is_passing
 from klamm.model.config import BrokerConfig
+from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.ports import Clock, Disk
 
@@ -38,12 +41,13 @@ class LogCleaner:
     ) -> None:
         self._disk = disk
         self._clock = clock
-        self._config = config
+        self.config = config
         self._registry = registry
         self._checkpoints = checkpoints
         self._offsets: dict[TopicPartition, int] = {}
         """First dirty offsets, as in the checkpoints."""
-        self._uncleanable: set[TopicPartition] = set()
+        self.uncleanable: dict[TopicPartition, str] = {}
+        """With the reason."""
         self._paused: Counter[TopicPartition] = Counter()
         self._busy: dict[TopicPartition, asyncio.Event] = {}
         """Logs that are being cleaned, each with an event that its end sets."""
@@ -63,25 +67,25 @@ class LogCleaner:
         here = {at: offset for at, offset in offsets.items() if self._registry.home_of(at) is directory}
         self._offsets.update(here)
         if len(here) < len(offsets):
-            self.write_checkpoint(directory)
+            self.checkpoint(directory)()
 
-    def forget(self, partition: TopicPartition) -> bool:
-        """The log is being deleted. True if the caller must write the checkpoint of its directory afterwards."""
-        self._uncleanable.discard(partition)
-        return self._offsets.pop(partition, None) is not None
+    def forget(self, partition: TopicPartition) -> None:
+        """The log is being deleted. The caller writes the checkpoint of its directory afterwards."""
+        self.uncleanable.pop(partition, None)
+        self._offsets.pop(partition, None)
 
     def truncating(self, log: Log, offset: int) -> None:
+        """Its checkpoint is written in the loop: it must not promise what the truncation removes. Raises OSError."""
         partition = log.topic_partition
         directory = self._registry.home_of(partition)
         if self._offsets.get(partition, 0) > offset and directory is not None:
             self._offsets[partition] = offset
-            self.write_checkpoint(directory)
+            if directory.failure is None and directory.loaded:
+                self.checkpoint(directory)()
 
-    def write_checkpoint(self, directory: LogDirectory) -> None:
-        """Runs in the loop, so that no deletion or truncation finds it half done. Raises OSError."""
-        if directory.failure is None and directory.loaded:
-            offsets = {at: offset for at, offset in self._offsets.items() if self._registry.home_of(at) is directory}
-            directory.write_cleaner_offsets(offsets)
+    def checkpoint(self, directory: LogDirectory) -> Write:
+        offsets = {at: offset for at, offset in self._offsets.items() if self._registry.home_of(at) is directory}
+        return self._checkpoints.collected(directory, CLEANER_OFFSETS, offsets)
 
     @contextmanager
     def paused(self, partition: TopicPartition) -> Iterator[None]:
@@ -111,7 +115,7 @@ class LogCleaner:
         while not self._stop.is_set():
             if not await self.clean_filthiest():
                 try:
-                    async with asyncio.timeout(self._config.log_cleaner_backoff_ms / 1000):
+                    async with asyncio.timeout(self.config.log_cleaner_backoff_ms / 1000):
                         await self._stop.wait()
                 except TimeoutError:
                     pass  # the rest is over
@@ -131,9 +135,14 @@ class LogCleaner:
         candidates = []
         for log in self._registry.logs():
             partition = log.topic_partition
-            if not is_compacted(log) or log.failed or partition in self._uncleanable or partition in self._paused:
+            if not is_compacted(log) or log.failed or partition in self.uncleanable or partition in self._paused:
                 continue
-            candidates.append(self._look_at(log))
+            try:
+                candidates.append(self._look_at(log))
+            except OSError as error:
+                log.fail(error)
+            except Exception as error:
+                self._set_aside(log, error)
             await asyncio.sleep(0)
         self.max_dirty_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
         self.max_overdue_ms = max((candidate.overdue_ms for candidate in candidates), default=0)
@@ -151,25 +160,34 @@ class LogCleaner:
             return await self._clean_as_long_as_it_is_the_same(log, generation)
         except OSError as error:
             if self._may_go_on(log, generation):  # otherwise a step read files that were removed or truncated
-                log.fail(error)
-            return True
-        except Exception:
+                logger.error("cleaning: %s", log.fail(error))
+            return not is_passing(error)
+        except Exception as error:
             # Catch every exception: if one ended this task, every compacted log would grow without end.
             if not self._may_go_on(log, generation):
                 return True
-            logger.exception("%s cannot be cleaned and stays as it is until the next start", partition)
-            self._uncleanable.add(partition)
+            self._set_aside(log, error)
             return False
         finally:
             del self._busy[partition]
             ended.set()
 
+    def _set_aside(self, log: Log, error: Exception) -> None:
+        partition = log.topic_partition
+        logger.error("%s cannot be cleaned and stays as it is until the next start", partition, exc_info=error)
+        self.uncleanable[partition] = str(error)
+
     async def _clean_as_long_as_it_is_the_same(self, log: Log, generation: int) -> bool:
-        began, found = self._clock.monotonic(), self._look_at(log)  # again: checking the other logs took time
+        began = self._clock.monotonic()
+        if not self._look_at(log).is_due:  # again: checking the other logs took time
+            return True
+        await self._checkpoints.recovery_point_of(log)  # a recovery must not begin in the cleaned part
+        if not self._may_go_on(log, generation):
+            return True
+        found = self._look_at(log)
         if not found.is_due:
             return True
-        self._checkpoints.write_recovery_point_of(log)  # a recovery must not begin in the cleaned part
-        cleaning = Cleaning(self._disk, plan_cleaning(found), self._config.log_cleaner_dedupe_buffer_size)
+        cleaning = Cleaning(self._disk, plan_cleaning(found), self.config.log_cleaner_dedupe_buffer_size)
         steps = cleaning.steps()
         try:
             while (step := await self._disk.run(lambda: next(steps, _DONE))) is not _DONE:
@@ -184,7 +202,7 @@ class LogCleaner:
         finally:
             if getgeneratorstate(steps) != GEN_RUNNING:  # a cancellation cannot stop its thread
                 steps.close()
-        self._cleaned(log, found, cleaning, self._clock.monotonic() - began)
+        await self._cleaned(log, found, cleaning, self._clock.monotonic() - began)
         return True
 
     async def _swap_in(self, log: Log, swap: Swap) -> None:
@@ -205,12 +223,12 @@ class LogCleaner:
             and not self._stop.is_set()
         )
 
-    def _cleaned(self, log: Log, found: Cleanable, cleaning: Cleaning, seconds: float) -> None:
+    async def _cleaned(self, log: Log, found: Cleanable, cleaning: Cleaning, seconds: float) -> None:
         partition, tally = log.topic_partition, cleaning.tally
         directory = self._registry.home_of(partition)
         assert directory is not None
         self._offsets[partition] = cleaning.end_offset
-        self.write_checkpoint(directory)
+        await self._disk.run(self.checkpoint(directory))
         self.last, self.last_seconds = tally, seconds
         logger.info(
             "%s cleaned from offset %d to %d in %.1f s: %d of %d records and %d of %d bytes are left",
@@ -233,8 +251,14 @@ class LogCleaner:
         return self._clock.wall_ms() - self._last_run_ms
 
     def uncleanable_in(self, directory: LogDirectory) -> list[Log]:
-        found = [self._registry.get(at) for at in self._uncleanable if self._registry.home_of(at) is directory]
+        found = [self._registry.get(at) for at in self.uncleanable if self._registry.home_of(at) is directory]
         return [log for log in found if log is not None]
 
     def uncleanable_bytes_in(self, directory: LogDirectory) -> int:
-        return sum(self._look_at(log).cleanable_bytes for log in self.uncleanable_in(directory))
+        return sum(self._uncleanable_bytes(log) for log in self.uncleanable_in(directory))
+
+    def _uncleanable_bytes(self, log: Log) -> int:
+        try:
+            return self._look_at(log).cleanable_bytes
+        except (KafkaError, OSError):
+            return log.size_bytes  # what made it uncleanable

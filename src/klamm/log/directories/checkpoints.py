@@ -67,8 +67,8 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
         raise _malformed(path, str(error)) from error
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    disk.write_atomically(path, encode_lines((tp.topic, tp.partition, offsets[tp]) for tp in sorted(offsets)))
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], turn: int = 0) -> None:
+    disk.write_atomically(path, encode_lines((tp.topic, tp.partition, offsets[tp]) for tp in sorted(offsets)), turn)
 
 
 def read_meta(disk: Disk, path: str) -> MetaProperties | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from klamm.log.directories.checkpoints import MetaProperties
@@ -9,6 +10,8 @@ from klamm.log.directories.log_directory import DirectoryKind, LogDirectory, Par
 from klamm.model.errors import ConfigError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
+
+logger = logging.getLogger(__name__)
 
 
 class LogDirectories:
@@ -42,20 +45,23 @@ class LogDirectories:
                     f"every broker needs its own directories"
                 ) from None
             except OSError as error:
-                directory.failure = error
-        if not self.online():
-            reasons = "; ".join(str(directory.failure) for directory in self)
-            raise ConfigError(f"log.dirs: none of {', '.join(self._all)} can be used: {reasons}")
+                self._unusable(directory, error)
+        self._check_one_is_online()
 
     def unlock(self) -> None:
         for directory in self:
             directory.unlock()
 
     def read_meta(self) -> MetaProperties:
-        """The content of meta.properties, on which all must agree; ConfigError if they do not."""
+        """The content of meta.properties, on which all must agree; ConfigError if they do not. A directory that cannot
+        be read goes offline."""
         known: dict[MetaProperties, str] = {}
         for directory in self.online():
-            meta = directory.read_meta()
+            try:
+                meta = directory.read_meta()
+            except OSError as error:
+                self._unusable(directory, error)
+                continue
             if meta is not None:
                 known.setdefault(meta, directory.path)
         if len(known) > 1:
@@ -63,8 +69,8 @@ class LogDirectories:
             raise ConfigError(f"log.dirs: the directories belong to different brokers or clusters: {said}")
         return next(iter(known), MetaProperties(None, None))
 
-    def verify_and_write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """ConfigError for directories of another broker or cluster; writes meta.properties where it is missing."""
+    def verify_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
+        """ConfigError for directories of another broker or cluster."""
         meta = self.read_meta()
         where = ", ".join(directory.path for directory in self.online())
         if meta.cluster_id is not None and meta.cluster_id != cluster_id:
@@ -77,9 +83,6 @@ class LogDirectories:
                 f"log.dirs: {where} belongs to broker {meta.broker_id}, but broker.id is {broker_id}: "
                 f"use that id, or empty directories"
             )
-        for directory in self.online():
-            if directory.read_meta() != MetaProperties(broker_id, cluster_id):
-                directory.write_meta(broker_id, cluster_id)
 
     def survey(self) -> dict[LogDirectory, list[tuple[str, PartitionDirectory]]]:
         """Find every partition directory, before anything is changed. Raises ConfigError for a partition in two places
@@ -90,7 +93,7 @@ class LogDirectories:
             try:
                 found[directory] = directory.partitions()
             except OSError as error:
-                directory.failure = error
+                self._unusable(directory, error)
                 continue
             for path, (partition, kind) in found[directory]:
                 if kind is not DirectoryKind.CURRENT:
@@ -98,4 +101,14 @@ class LogDirectories:
                 if partition in home:
                     raise ConfigError(f"log.dirs: {partition} exists twice, {home[partition]} and {path}: remove one")
                 home[partition] = path
+        self._check_one_is_online()
         return found
+
+    def _unusable(self, directory: LogDirectory, error: OSError) -> None:
+        logger.error("log directory %s cannot be used and is offline: %s", directory.path, error)
+        directory.failure = error
+
+    def _check_one_is_online(self) -> None:
+        if not self.online():
+            reasons = "; ".join(str(directory.failure) for directory in self)
+            raise ConfigError(f"log.dirs: none of {', '.join(self._all)} can be used: {reasons}")

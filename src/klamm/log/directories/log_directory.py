@@ -2,7 +2,8 @@
 
 A directory that fails once stays offline until the next start. A partition lives in `<topic>-<partition>`; the suffix
 `.<32 hex>-delete` marks a directory that waits for removal, `.<32 hex>-future` the copy of a replica that moves between
-directories. Other files that later Kafka versions write there are skipped.
+directories, `.<32 hex>-stray-0` a log that was set aside: Kafka 2.5 takes it for a topic, because it stops at any other
+name. Other files that later Kafka versions write there are skipped.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from klamm.model.ports import Disk
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray))?")
+_NAME = re.compile(
+    r"(?P<topic>.+?)-(?P<partition>\d+)(\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)(?:-0)?)?"
+)
 _SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
 NAME_MAX: Final = 255
+TOPIC_NAME_MAX: Final = 249
 
 
 class DirectoryKind(Enum):
@@ -56,6 +60,8 @@ def parse_name(name: str) -> PartitionDirectory | None:
     PartitionDirectory(partition=TopicPartition(topic='a-b', partition=3), kind=<DirectoryKind.CURRENT: 'current'>)
     >>> parse_name("no partition") is None
     True
+    >>> parse_name(stray_name(TopicPartition("a-b", 3), "0" * 32)).kind
+    <DirectoryKind.STRAY: 'stray'>
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -70,8 +76,16 @@ def deleted_name(partition: TopicPartition, unique: str) -> str:
     >>> len(deleted_name(TopicPartition("t" * 249, 0), "0" * 32))
     255
     """
-    suffix = f"-{partition.partition}.{unique}-delete"
-    return partition.topic[: NAME_MAX - len(suffix)] + suffix
+    return _shortened(partition, f".{unique}-delete", NAME_MAX)
+
+
+def stray_name(partition: TopicPartition, unique: str) -> str:
+    return _shortened(partition, f".{unique}-stray-0", TOPIC_NAME_MAX + len("-0"))
+
+
+def _shortened(partition: TopicPartition, suffix: str, longest: int) -> str:
+    end = f"-{partition.partition}{suffix}"
+    return partition.topic[: longest - len(end)] + end
 
 
 def future_name(partition: TopicPartition, unique: str) -> str:
@@ -120,7 +134,8 @@ class LogDirectory:
         return read_meta(self._disk, self.file(META_PROPERTIES))
 
     def write_meta(self, broker_id: BrokerId, cluster_id: str) -> None:
-        write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
+        if self.read_meta() != MetaProperties(broker_id, cluster_id):
+            write_meta(self._disk, self.file(META_PROPERTIES), broker_id, cluster_id)
 
     def take_previous_run(self) -> PreviousRun:
         """Removes the clean-shutdown marker *before* loading (KAFKA-10471): a crash while loading is unclean."""
@@ -162,14 +177,6 @@ class LogDirectory:
             found.append((path, parsed))
         return found
 
-    def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
-        write_offsets(self._disk, self.file(RECOVERY_POINTS), offsets)
-
-    def write_log_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        write_offsets(self._disk, self.file(LOG_START_OFFSETS), offsets)
-
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        write_offsets(self._disk, self.file(HIGH_WATERMARKS), offsets)
-
-    def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        write_offsets(self._disk, self.file(CLEANER_OFFSETS), offsets)
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int = 0) -> None:
+        """`name` is that of the checkpoint."""
+        write_offsets(self._disk, self.file(name), offsets, turn)

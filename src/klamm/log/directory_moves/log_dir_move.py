@@ -52,6 +52,8 @@ class LogDirMove:
 
     def flush_within(self, log: Log, delay_ms: int) -> None: ...
 
+    async def lowering(self, log: Log) -> None: ...
+
     def truncating(self, log: Log, offset: int, *, recovery_point_lowered: bool) -> None: ...
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
@@ -59,3 +61,6 @@ class LogDirMove:
 
     def storage_failed(self, log: Log, error: OSError) -> None:
         self._manager.directory_failed(self.target, error)
+
+    def log_failed(self, log: Log, reason: Exception) -> None:
+        """The copy is abandoned: its next use raises."""

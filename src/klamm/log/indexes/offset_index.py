@@ -6,11 +6,10 @@ the greatest entry that is not above it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import Final
 
-from klamm.log.indexes.index_file import IndexFile
+from klamm.log.indexes.index_file import KEY, VALUE, IndexFile
 from klamm.model.ports import Disk
 
 SUFFIX: Final = ".index"
@@ -25,28 +24,24 @@ class OffsetIndex(IndexFile):
 
     def position_at_or_below(self, offset: int) -> int:
         """Where to start scanning for `offset`."""
-        self.load()
-        found = bisect_right(self.keys, offset - self._base)
-        return self.values[found - 1] if found else 0
+        found = self.at_or_below(KEY, offset - self._base)
+        return 0 if found is None else found[VALUE]
 
     def boundary_at_or_below(self, position: int) -> int:
         """The greatest indexed batch boundary at or below a file position; 0 if there is none."""
-        self.load()
-        found = bisect_right(self.values, position)
-        return self.values[found - 1] if found else 0
+        found = self.at_or_below(VALUE, position)
+        return 0 if found is None else found[VALUE]
 
     @property
     def last_position(self) -> int:
-        self.load()
-        return self.values[-1] if self.values else 0
+        last = self.last_entry
+        return 0 if last is None else last[VALUE]
 
     def append(self, last_offset: int, position: int) -> None:
-        self.load()
-        relative = last_offset - self._base
-        if not self.keys or relative > self.keys[-1]:
+        relative, last = last_offset - self._base, self.last_entry
+        if last is None or relative > last[KEY]:
             self.add(relative, position)
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries at or above `offset`."""
-        self.load()
-        self.cut(bisect_left(self.keys, offset - self._base))
+        self.cut(self.count_up_to(KEY, offset - self._base - 1))

@@ -6,11 +6,10 @@ largest timestamp of the segment, which retention and searches by timestamp use.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from struct import Struct
 from typing import Final
 
-from klamm.log.indexes.index_file import IndexFile
+from klamm.log.indexes.index_file import KEY, VALUE, IndexFile
 from klamm.model.ports import Disk
 
 SUFFIX: Final = ".timeindex"
@@ -25,24 +24,19 @@ class TimeIndex(IndexFile):
 
     def last(self) -> tuple[int, int]:
         """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
-        self.load()
-        return (self.keys[-1], self._base + self.values[-1]) if self.keys else (-1, self._base)
+        last = self.last_entry
+        return (-1, self._base) if last is None else (last[KEY], self._base + last[VALUE])
 
     def offset_at_or_below(self, timestamp: int) -> int:
         """No record before this offset has `timestamp` or a later one."""
-        self.load()
-        found = bisect_right(self.keys, timestamp)
-        return self._base + self.values[found - 1] if found else self._base
+        found = self.at_or_below(KEY, timestamp)
+        return self._base if found is None else self._base + found[VALUE]
 
     def append(self, timestamp: int, offset: int) -> None:
-        self.load()
-        if timestamp >= 0 and (not self.keys or timestamp > self.keys[-1]):
+        last = self.last_entry
+        if timestamp >= 0 and (last is None or timestamp > last[KEY]):
             self.add(timestamp, offset - self._base)
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries at or above `offset`."""
-        self.load()
-        keep = len(self.values)
-        while keep and self._base + self.values[keep - 1] >= offset:
-            keep -= 1
-        self.cut(keep)
+        self.cut(self.count_up_to(VALUE, offset - self._base - 1))

@@ -6,9 +6,9 @@ the loop: a crash before that costs a longer scan, nothing else. A truncation re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
-from klamm.log.producers.producer_replay import rebuild_state
+from klamm.log.producers.producer_replay import rebuild_in_slices, rebuild_state
 from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
 from klamm.log.producers.producer_state import ProducedBatch, ProducerState
 from klamm.log.segments.log_segments import LogSegments
@@ -67,15 +67,38 @@ class ProducerStateManager:
         self._snapshots.remove_above(offset)
         self._newest = max([*self._snapshots.offsets, *self._pending], default=-1)
 
-    def truncate_to(self, offset: int, segments: LogSegments, *, log_start_offset: int, now_ms: int) -> None:
-        """The log was truncated: go back to the state before `offset`."""
-        self.remove_above(offset)
-        self.state = rebuild_state(
-            segments, self._snapshots, log_start_offset=log_start_offset, target=offset, now_ms=now_ms
+    def rewind_in_slices(
+        self, offset: int, segments: LogSegments, *, log_start_offset: int, now_ms: int
+    ) -> Generator[None, None, ProducerState | None]:
+        """The state before `offset`, for a later truncation to it. None if that has nothing to go back to; reading a
+        segment of a gigabyte for it takes seconds."""
+        if not len(self.state):
+            return None
+        return (
+            yield from rebuild_in_slices(
+                segments, self._snapshots, log_start_offset=log_start_offset, target=offset, now_ms=now_ms
+            )
         )
+
+    def truncate_to(
+        self, offset: int, segments: LogSegments, rewound: ProducerState | None, *, log_start_offset: int, now_ms: int
+    ) -> None:
+        """The log was truncated: go back to the state before `offset`. It is read from the log unless it is given."""
+        self.remove_above(offset)
+        if not len(self.state):
+            self.reset_state(offset)
+            return
+        if rewound is None:
+            rewound = rebuild_state(
+                segments, self._snapshots, log_start_offset=log_start_offset, target=offset, now_ms=now_ms
+            )
+        self.state = rewound
 
     def reset_to(self, offset: int) -> None:
         """The log is empty and begins at `offset`."""
         self.remove_above(-1)
+        self.reset_state(offset)
+
+    def reset_state(self, offset: int) -> None:
         self.state = ProducerState()
         self.state.end_offset = offset

@@ -1,13 +1,15 @@
 """A segment: one `.log` file of batches back to back, with its offset, time and transaction index.
 
-It handles bytes and positions; the log decides what may be appended. Files are opened when first needed: a broker has
-far more segments than descriptors. A segment remembers where the last appends began and the last reads ended, so that
-followers and consumers at the tail find their position without a search.
+It handles bytes and positions; the log decides what may be appended. Only a segment that is being written holds a
+descriptor: a broker has far more segments than descriptors, and to open a file costs little beside a read. A segment
+remembers where the last appends began and the last reads ended, so that followers and consumers at the tail find their
+position without a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from klamm.log.files import create_empty, size_of
@@ -89,10 +91,23 @@ class LogSegment:
         self._size = 0
 
     def _open(self) -> DiskFile:
+        """For writing: the file stays open until `close_files`."""
         if self._file is None:
             self._file = self._disk.open(self.log_path)
             self._size = self._file.size()
         return self._file
+
+    @contextmanager
+    def _reading(self) -> Iterator[DiskFile]:
+        file = self._file
+        if file is not None:
+            yield file
+            return
+        file = self._disk.open(self.log_path)
+        try:
+            yield file
+        finally:
+            file.close()
 
     @property
     def size(self) -> int:
@@ -114,9 +129,6 @@ class LogSegment:
         self.offset_index.write_out()
         self.time_index.write_out()
 
-    def has_unwritten_entries(self) -> bool:
-        return self.offset_index.has_unwritten() or self.time_index.has_unwritten()
-
     def seal(self) -> None:
         """No more appends: write the final entry of the time index, for which rolling leaves a slot."""
         self.time_index.append(*self.max_timestamp)
@@ -124,7 +136,10 @@ class LogSegment:
     def syncs(self) -> list[Callable[[], None]]:
         """Calls that sync everything written so far. They are collected in the loop, which may open and close files
         afterwards, and run in the pool."""
-        return [self._open().sync, *self.offset_index.syncs(), *self.time_index.syncs(), self.transaction_index.sync]
+        return [self.log_sync(), *self.offset_index.syncs(), *self.time_index.syncs(), self.transaction_index.sync]
+
+    def log_sync(self) -> Callable[[], None]:
+        return self._open().sync
 
     def close_files(self) -> None:
         if self._file is not None:
@@ -198,7 +213,8 @@ class LogSegment:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def pread(self, size: int, position: int) -> bytes:
-        return self._open().pread(size, position)
+        with self._reading() as file:
+            return file.pread(size, position)
 
     def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Headers of the batches from `position`, a batch boundary. Stops at a torn end; raises on damage."""
@@ -275,6 +291,11 @@ class LogSegment:
         hints[offset] = position
 
     # --- content -----------------------------------------------------------------------------------------------------
+
+    @property
+    def knows_max_timestamp(self) -> bool:
+        """Otherwise the time index is opened to find it."""
+        return self._max_timestamp is not None
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
