@@ -7,8 +7,10 @@ during any await. Errors, as in Kafka's AbstractFetcherThread:
 
     FENCED_LEADER_EPOCH     this follower is behind: the partition has failed until the next LeaderAndIsr
     OFFSET_OUT_OF_RANGE     ask the leader for its ends, then truncate or start over
-    KAFKA_STORAGE_ERROR     this broker's own log is broken: the partition has failed
+    KAFKA_STORAGE_ERROR     if this broker's own log is broken, the partition has failed; a full disk is tried again
     anything else           retry soon, then less often, finally every replica.fetch.backoff.ms
+    unexpected exception    a defect of ours: this partition alone has failed; it reconciles again after a pause that
+                            doubles from 1 to 30 s
 
 The high watermark moves only after the fetched records are appended, never before a truncation (KAFKA-14704).
 """
@@ -24,20 +26,25 @@ from typing import Final, NamedTuple, Protocol
 
 from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota, is_named
-from klamm.broker.truncation import truncation
+from klamm.broker.truncation import Truncation, truncation
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.log.log import Log
 from klamm.log.log_results import UnexpectedAppendOffset
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.guard import Guard, pause_after
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.model.ports import Clock
 from klamm.wire.fetch import FetchPartition, FetchResult
 
 PARTITIONS_PER_SLICE: Final = 500
 """Handled between two turns of the event loop."""
-GIVE_UP_POLL_EVERY: Final = 0.1
-"""Adding a partition ends a running long poll; otherwise acks=all would wait for the poll after every election. The
-leader still serves the abandoned poll, so this limits how often that happens."""
+BRIEF_POLL_S: Final = 0.1
+BRIEF_FOR_S: Final = 1.0
+"""For so long after a partition was added, polls are brief: the orders of a fail-over come in several requests."""
+
+FLUSH_PATIENCE_S: Final = 0.05
+"""How long a poll waits for flushes, which usually take milliseconds. A partition that waits for its flush is not in
+the poll, and would wait for the whole of it."""
 
 FIRST_RETRY: Final = 0.02
 """Usually the leader has not received its LeaderAndIsr yet, which takes milliseconds. A whole backoff would hold up the
@@ -62,8 +69,13 @@ class LeaderEndpoint(Protocol):
     """The three APIs of a leader that a follower uses. They raise OSError when the leader cannot be reached; the next
     call connects again."""
 
-    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        """A long poll. When cancelled, it closes the connection, so that a late answer cannot be taken for another."""
+    @property
+    def is_answering(self) -> bool:
+        """Part of the answer to the running request has arrived."""
+
+    async def fetch(self, wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
+        """A long poll of at most `max_wait` seconds, by default as configured. When cancelled, it closes the
+        connection, so that a late answer cannot be taken for another."""
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]: ...
 
@@ -88,6 +100,10 @@ class Following:
     retry_at: float = 0.0
     failures: int = 0
     """Failures in a row."""
+    crashes: int = 0
+    """Unexpected exceptions in a row."""
+    lag: int = 0
+    """Committed records that this replica lacked when the leader last answered."""
     caught_up: bool = False
     """According to the last answer, this replica has everything that is committed."""
 
@@ -110,6 +126,7 @@ class Fetcher:
         backoff: float,
         quota: ReplicationQuota,
         on_append: Callable[[TopicPartition], None],
+        guard: Guard,
     ) -> None:
         self.leader = leader
         self._endpoint = endpoint
@@ -118,12 +135,18 @@ class Fetcher:
         self._backoff = backoff
         self._quota = quota
         self._on_append = on_append
+        self._guard = guard
         self._following: dict[TopicPartition, Following] = {}
+        """In the order of the next fetch: a partition that got records goes to the end, because the leader fills its
+        answer in the order of the request."""
         self._changed = asyncio.Event()
         self._poll: asyncio.Task[Sequence[FetchResult]] | None = None
-        self._poll_given_up = float("-inf")
-        self._giving_up: asyncio.TimerHandle | None = None
+        self._brief_until = float("-inf")
         self.failed: dict[TopicPartition, None] = {}
+
+    @property
+    def max_lag(self) -> int:
+        return max((following.lag for following in self._following.values()), default=0)
 
     def __len__(self) -> int:
         return len(self._following)
@@ -140,28 +163,26 @@ class Fetcher:
             self._following[partition.topic_partition] = Following(
                 partition, partition.log, partition.leader_epoch, partition.log.high_watermark
             )
-            self._maybe_give_up_poll()
+            self._expect_more()
         self.failed.pop(partition.topic_partition, None)
         self._changed.set()
 
-    def _maybe_give_up_poll(self) -> None:
-        """Give it up now, or as soon as the limit allows: the orders of a fail-over come in several requests, and the
-        partitions of the second must not wait for the poll that began after the first."""
-        if self._poll is None:
-            return
-        wait = self._poll_given_up + GIVE_UP_POLL_EVERY - self._clock.monotonic()
-        if wait <= 0:
-            self._give_up_poll(self._poll)
-        elif self._giving_up is None:
-            self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up_poll, self._poll)
-
-    def _give_up_poll(self, poll: asyncio.Task[Sequence[FetchResult]]) -> None:
-        self._poll_given_up = self._clock.monotonic()
-        poll.cancel()
+    def _expect_more(self) -> None:
+        """New partitions must not wait for a whole poll, or acks=all would wait for it after every election. A poll
+        that still waits is given up, but only the first one: while more partitions come, polls are brief instead. So a
+        stream of new partitions cannot stop the replication of the others."""
+        now = self._clock.monotonic()
+        if self._poll is not None and now >= self._brief_until and not self._endpoint.is_answering:
+            self._poll.cancel()
+        self._brief_until = now + BRIEF_FOR_S
 
     def remove(self, partition: TopicPartition) -> None:
         self._following.pop(partition, None)
         self.failed.pop(partition, None)
+
+    def wake(self, partition: TopicPartition) -> None:
+        if partition in self._following:
+            self._changed.set()
 
     async def run(self) -> None:
         try:
@@ -173,7 +194,7 @@ class Fetcher:
 
     async def _wait_for_work(self) -> None:
         self._changed.clear()
-        earliest = min((f.retry_at for f in self._following.values()), default=None)
+        earliest = min((f.retry_at for f in self._following.values() if not f.log.waits_for_flush), default=None)
         if earliest is None:
             await self._changed.wait()
             return
@@ -226,51 +247,65 @@ class Fetcher:
     async def _truncate_some(self, ready: Sequence[Following]) -> None:
         asked: dict[TopicPartition, Following] = {}
         questions = []
+        cuts: list[tuple[Following, Truncation]] = []
         for following in ready:
             if not self._is_current(following):
                 continue
             epoch = following.log.epochs.latest_epoch
             if epoch is None:
-                self._cut(following, following.initial_offset, done=True)
+                cuts.append((following, Truncation(following.initial_offset, done=True)))
             else:
                 name = following.partition.topic_partition
                 asked[name] = following
                 questions.append(EpochAsked(name, following.leader_epoch, epoch))
-        if not questions:
-            return
-        for answer in await self._endpoint.epoch_ends(questions):
+        for answer in await self._endpoint.epoch_ends(questions) if questions else ():
             following_now = self._current(answer.partition, asked)
             if following_now is not None:
-                self._reconcile(following_now, answer)
+                cuts += self._reconcile(following_now, answer)
             asked.pop(answer.partition, None)
         for unanswered in asked.values():
             self._delay(unanswered)
+        # All at once: they share the write of a checkpoint.
+        prepared = await asyncio.gather(
+            *(following.log.prepare_truncation(step.offset) for following, step in cuts), return_exceptions=True
+        )
+        for (following, step), failure in zip(cuts, prepared, strict=True):
+            if self._is_current(following):
+                self._cut(following, step, failure)
 
-    def _reconcile(self, following: Following, answer: EpochAnswered) -> None:
+    def _reconcile(self, following: Following, answer: EpochAnswered) -> list[tuple[Following, Truncation]]:
         if answer.error is not ErrorCode.NONE:
             self._on_error(following, answer.error)
-            return
+            return []
         step = truncation(
             answer.end,
             following.log.epochs.end_offset_for(answer.end.epoch),
             log_end=following.log.log_end_offset,
             initial_offset=following.initial_offset,
         )
-        self._cut(following, step.offset, done=step.done)
+        return [(following, step)]
 
-    def _cut(self, following: Following, offset: int, *, done: bool) -> None:
+    def _cut(self, following: Following, step: Truncation, failure: BaseException | None) -> None:
+        """`failure` is that of the preparation."""
         try:
-            following.log.truncate_to(offset)
+            if failure is not None:
+                raise failure
+            following.log.truncate_to(step.offset)
         except KafkaError as error:
             self._on_error(following, error.code)
-            return
-        if done:
-            following.state = FetchState.FETCHING
+        except Exception as error:
+            self._crashed(following, error)
+        else:
+            if step.done:
+                following.state = FetchState.FETCHING
 
     # --- fetching ---
 
     async def _fetch(self) -> bool:
-        asked = {f.partition.topic_partition: f for f in self._within_quota(self._ready(FetchState.FETCHING))}
+        # The offset of a fetch tells the leader what this replica has, so it must be flushed if flush.messages says so.
+        await self._let_flushes_end()
+        ready = [f for f in self._ready(FetchState.FETCHING) if not f.log.waits_for_flush]
+        asked = {f.partition.topic_partition: f for f in self._within_quota(ready)}
         if not asked:
             return False
         wanted = [
@@ -292,6 +327,19 @@ class Fetcher:
                 self._on_error(following, fetched.error)
         return True
 
+    @property
+    def _waits_for_flush(self) -> bool:
+        return any(f.log.waits_for_flush for f in self._ready(FetchState.FETCHING))
+
+    async def _let_flushes_end(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_PATIENCE_S):
+                while self._waits_for_flush:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass  # the disk is slow: the other partitions go on, in brief polls
+
     def _within_quota(self, ready: list[Following]) -> list[Following]:
         """Leaves out partitions that are throttled and behind while the quota is exceeded."""
         if not self._quota.is_exceeded():
@@ -303,7 +351,9 @@ class Fetcher:
 
     async def _long_poll(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
         """Empty if a new partition ended the poll, which closes the connection."""
-        self._poll = asyncio.create_task(self._endpoint.fetch(wanted), name=f"fetch-{self.leader}")
+        brief = self._clock.monotonic() < self._brief_until or self._waits_for_flush
+        poll = self._endpoint.fetch(wanted, BRIEF_POLL_S if brief else None)
+        self._poll = asyncio.create_task(poll, name=f"fetch-{self.leader}")
         try:
             return await self._poll
         except asyncio.CancelledError:
@@ -313,9 +363,6 @@ class Fetcher:
             return ()
         finally:
             self._poll = None
-            if self._giving_up is not None:
-                self._giving_up.cancel()
-                self._giving_up = None
 
     def _append(self, following: Following, fetched: FetchResult) -> None:
         name = following.partition.topic_partition
@@ -324,7 +371,8 @@ class Fetcher:
                 following.log.append_as_follower(fetched.records)
                 if following.is_throttled:
                     self._quota.record(len(fetched.records))
-            following.caught_up = fetched.high_watermark <= following.log.log_end_offset
+            following.lag = max(0, fetched.high_watermark - following.log.log_end_offset)
+            following.caught_up = following.lag == 0
             moved = following.log.update_high_watermark(min(fetched.high_watermark, following.log.log_end_offset))
             start = min(fetched.log_start_offset, following.log.high_watermark)
             if start > following.log.log_start_offset:
@@ -338,7 +386,15 @@ class Fetcher:
             following.state = FetchState.TRUNCATING
             self._delay(following)
             return
+        except Exception as error:
+            self._crashed(following, error)
+            return
         following.failures = 0
+        if following.crashes:
+            following.crashes = 0
+            self.failed.pop(name, None)
+        if len(fetched.records):
+            self._following[name] = self._following.pop(name)  # to the end of the order
         if moved or len(fetched.records):
             self._on_append(name)
 
@@ -352,7 +408,9 @@ class Fetcher:
                 return
             if leader_end < following.log.log_end_offset:
                 log.warning("%s: leader %d ends at %d, truncating to it", name, self.leader, leader_end)
-                following.log.truncate_to(leader_end)
+                await following.log.prepare_truncation(leader_end)
+                if self._is_current(following):
+                    following.log.truncate_to(leader_end)
             elif leader_start > following.log.log_end_offset:
                 log.warning("%s: leader %d starts at %d, starting over from there", name, self.leader, leader_start)
                 following.log.truncate_fully_and_start_at(leader_start)
@@ -362,13 +420,21 @@ class Fetcher:
 
     def _on_error(self, following: Following, error: ErrorCode) -> None:
         name = following.partition.topic_partition
-        if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR):
+        if error is ErrorCode.FENCED_LEADER_EPOCH or following.log.failed:
             log.warning("%s: stopped fetching from leader %d: %s", name, self.leader, error.name)
             self._following.pop(name, None)
             self.failed[name] = None
         else:
             log.info("%s: leader %d answered %s, trying again", name, self.leader, error.name)
             self._delay(following)
+
+    def _crashed(self, following: Following, error: Exception) -> None:
+        name = following.partition.topic_partition
+        self._guard.record("follower", name, error)
+        self.failed[name] = None
+        following.crashes += 1
+        following.state = FetchState.TRUNCATING
+        following.retry_at = self._clock.monotonic() + pause_after(following.crashes)
 
     def _delay(self, following: Following) -> None:
         pause = min(self._backoff, FIRST_RETRY * 2.0 ** min(following.failures, 16))

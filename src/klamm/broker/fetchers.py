@@ -7,23 +7,28 @@ from collections.abc import Callable, Iterable
 
 from klamm.broker.fetcher import Fetcher
 from klamm.broker.partition import Partition
+from klamm.model.guard import Guard
 from klamm.model.ids import BrokerId, TopicPartition
 
 
 class Fetchers:
-    def __init__(self, fetcher_for: Callable[[BrokerId], Fetcher]) -> None:
+    def __init__(self, fetcher_for: Callable[[BrokerId], Fetcher], guard: Guard) -> None:
         self._fetcher_for = fetcher_for
+        self._guard = guard
         self._fetchers: dict[BrokerId, Fetcher] = {}
-        self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
+        self._tasks: dict[BrokerId, asyncio.Task[None] | None] = {}
 
-    def add(self, partitions: Iterable[Partition], tasks: asyncio.TaskGroup) -> None:
+    def of(self, leader: BrokerId) -> Fetcher | None:
+        return self._fetchers.get(leader)
+
+    def add(self, partitions: Iterable[Partition]) -> None:
         """Follow each partition's leader; a leader's fetcher starts with its first partition."""
         for partition in partitions:
             leader = partition.leader
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
                 fetcher = self._fetchers[leader] = self._fetcher_for(leader)
-                self._tasks[leader] = tasks.create_task(fetcher.run(), name=f"fetcher-{leader}")
+                self._tasks[leader] = self._guard.start("fetcher", leader, fetcher.run)
             fetcher.add(partition)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -31,16 +36,22 @@ class Fetchers:
             for fetcher in self._fetchers.values():
                 fetcher.remove(partition)
 
+    def wake(self, partition: TopicPartition) -> None:
+        """What held the partition back is over: its log was flushed."""
+        for fetcher in self._fetchers.values():
+            fetcher.wake(partition)
+
     def stop_idle(self) -> None:
         for leader in [leader for leader, fetcher in self._fetchers.items() if not (len(fetcher) or fetcher.failed)]:
             del self._fetchers[leader]
-            self._tasks.pop(leader).cancel()
+            task = self._tasks.pop(leader)
+            if task is not None:
+                task.cancel()
 
-    def stop(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        self._fetchers.clear()
-        self._tasks.clear()
+    @property
+    def max_lag(self) -> int:
+        """The largest lag among all replicas that follow."""
+        return max((fetcher.max_lag for fetcher in self._fetchers.values()), default=0)
 
     @property
     def failed_count(self) -> int:

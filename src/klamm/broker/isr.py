@@ -9,7 +9,8 @@ Pure decisions over plain values; `partition` holds the state, and `isr_writer` 
   epoch (KAFKA-7128).
 - The high watermark waits for every member of the current ISR, for every member of an ISR whose write is undecided, and
   for caught-up followers outside both: the next leader may read an ISR with them from ZooKeeper.
-- Below min.insync.replicas the high watermark does not advance (KAFKA-15583), or a single replica could commit alone.
+- The size of the ISR does not matter for the high watermark: min.insync.replicas restricts acks=all, not what acks=1
+  readers see (ADR 0009).
 """
 
 from __future__ import annotations
@@ -96,9 +97,3 @@ def committed_end(
         if follower.log_end_offset < end and (broker in must_have or now - follower.last_caught_up <= max_lag):
             end = follower.log_end_offset
     return end
-
-
-def enough_in_sync(isr_size: int, *, replicas: int, min_insync_replicas: int) -> bool:
-    """A min.insync.replicas above the replication factor can never be met, so the replication factor limits it here.
-    acks=all is still refused by the full number."""
-    return isr_size >= min(min_insync_replicas, replicas)

@@ -11,6 +11,7 @@ by an ISR that may not be in force.
     (c) BadVersion, another leader epoch         -> the controller has decided; wait for its LeaderAndIsr
     (d) connection lost, session expired         -> the write may still take effect; send it again with the same
                                                     version until (a), (b) or (c)
+    (e) any other refusal (an ACL, ...)          -> no effect; this partition alone tries again, less and less often
 A new role of the partition ends the attempt whatever its outcome, because the LeaderAndIsr is newer.
 """
 
@@ -22,7 +23,8 @@ from collections.abc import Callable
 
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.partition import Partition
-from klamm.model.errors import BadVersion, ConnectionLoss, NoNode, SessionExpired, ZNodeError
+from klamm.model.errors import BadVersion, ConnectionLoss, NoNode, SessionExpired, ZNodeError, ZooKeeperError
+from klamm.model.guard import pause_after
 from klamm.model.ids import BrokerId, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 from klamm.model.ports import ZooKeeper
@@ -46,13 +48,17 @@ class IsrWriter:
 
     async def write(self, partition: Partition, proposed: tuple[BrokerId, ...]) -> None:
         """The caller sets `pending_isr` in the same step in which it decides."""
-        epoch = partition.leader_epoch
+        epoch, refusals = partition.leader_epoch, 0
         while self._is_current(partition, epoch, proposed):
             try:
                 version = await self._set(partition, proposed)
             except BadVersion:
-                if await self._read_back(partition, epoch, proposed):
-                    return
+                try:
+                    if await self._read_back(partition, epoch, proposed):
+                        return
+                except ZooKeeperError as error:
+                    refusals += 1
+                    await self._refused(partition, refusals, error)
             except NoNode:
                 self._lose(partition, epoch, proposed, "the topic is gone")
                 return
@@ -61,6 +67,9 @@ class IsrWriter:
                     "ISR of %s: the outcome of the write is unknown, trying again: %s", partition.topic_partition, error
                 )
                 await asyncio.sleep(RECONNECT_PAUSE_S)
+            except ZooKeeperError as error:
+                refusals += 1
+                await self._refused(partition, refusals, error)
             else:
                 if self._is_current(partition, epoch, proposed):
                     self._settle(partition, proposed, version)
@@ -93,6 +102,12 @@ class IsrWriter:
             reason = f"the znode is at leader epoch {found.leader_epoch}, this leader at {epoch}"
             self._lose(partition, epoch, proposed, reason)
         return True
+
+    async def _refused(self, partition: Partition, refusals: int, error: ZooKeeperError) -> None:
+        self.failed_updates += 1
+        pause = pause_after(refusals)
+        log.error("ISR of %s: refused, trying again in %.0f s: %s", partition.topic_partition, pause, error)
+        await asyncio.sleep(pause)
 
     def _is_current(self, partition: Partition, epoch: LeaderEpoch, proposed: tuple[BrokerId, ...]) -> bool:
         return partition.is_leader and partition.leader_epoch == epoch and partition.pending_isr is proposed

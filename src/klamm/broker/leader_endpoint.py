@@ -1,23 +1,23 @@
 """The leader over the wire, as a follower asks it: Fetch v11, OffsetForLeaderEpoch v3, ListOffsets v5.
 
-One connection carries one request at a time. inter.broker.protocol.version determines the versions: brokers do not
-negotiate with each other. Each connect looks up the address, because a leader that restarts may have a new one.
+inter.broker.protocol.version determines the versions: brokers do not negotiate with each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
+from klamm.broker.broker_client import BrokerClient
 from klamm.broker.fetcher import EpochAnswered, EpochAsked
+from klamm.broker.follower_session import SESSION_LOST, FollowerSession
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.model.brokers import Endpoint
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.model.ports import Ports
-from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
 from klamm.wire.by_topic import by_topic
 from klamm.wire.errors import ProtocolError, error_of
@@ -28,7 +28,7 @@ from klamm.wire.fetch import (
     decode_follower_response,
     encode_follower_request,
 )
-from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.wire.messages import request_class
 
 EPOCHS_VERSION: Final = 3
 OFFSETS_VERSION: Final = 5
@@ -45,30 +45,41 @@ class RemoteLeader:
         ports: Ports,
         find: Callable[[BrokerId], Endpoint | None],
     ) -> None:
-        self._leader = leader
         self._me = me
         self._config = config
-        self._ports = ports
-        self._find = find
-        self._connection: BrokerConnection | None = None
-        self._timeout = config.replica_socket_timeout_ms / 1000
+        self._session = FollowerSession()
+        timeout = config.replica_socket_timeout_ms / 1000
+        self._client = BrokerClient(leader, f"broker-{me}-fetcher", timeout, ports, find)
 
-    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+    @property
+    def is_answering(self) -> bool:
+        return self._client.is_answering
+
+    async def fetch(self, wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
+        """`wanted` keeps its order: the leader fills its answer in the order of the request."""
         config = self._config
+        longest = config.replica_fetch_wait_max_ms
+        asked = self._session.next(wanted)
         body = encode_follower_request(
             replica_id=self._me,
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=longest if max_wait is None else min(longest, int(max_wait * 1000)),
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
-            partitions=sorted(wanted),
+            partitions=asked.partitions,
+            forgotten=asked.forgotten,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
         )
-        answer = await self._request(ApiKey.FETCH, FOLLOWER_VERSION, body)
+        answer = await self._client.request(ApiKey.FETCH, FOLLOWER_VERSION, body)
         try:
-            error, results = decode_follower_response(answer)
+            error, session_id, results = decode_follower_response(answer)
         except ProtocolError as malformed:
-            raise ConnectionError(f"leader {self._leader}: {malformed}") from malformed
+            raise ConnectionError(f"leader {self._client.broker}: {malformed}") from malformed
+        if error in SESSION_LOST:
+            return ()  # the next fetch is a full one
         if error is not ErrorCode.NONE:
             return [FetchResult(want.partition, error) for want in wanted]
+        self._session.answered(session_id, asked)
         return results
 
     async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]:
@@ -89,7 +100,7 @@ class RemoteLeader:
             for topic, questions in by_topic(sorted(asked), attrgetter("partition")).items()
         ]
         request = cls(replica_id=self._me, topics=topics)
-        answer = await self._message(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCHS_VERSION, request)
+        answer = await self._client.message(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCHS_VERSION, request)
         return [
             EpochAnswered(
                 TopicPartition(topic.topic, end.partition),
@@ -114,34 +125,11 @@ class RemoteLeader:
             isolation_level=0,
             topics=[cls.ListOffsetsTopic(name=partition.topic, partitions=[entry])],
         )
-        answer = await self._message(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, request)
+        answer = await self._client.message(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, request)
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
             raise KafkaError(error_of(found.error_code))
         return int(found.offset)
 
-    async def _message(self, key: ApiKey, version: int, request: Any) -> Any:
-        answer = await self._request(key, version, [encode_request(request, version)])
-        try:
-            return decode_response(key, version, answer)
-        except ProtocolError as malformed:
-            raise ConnectionError(f"leader {self._leader}: {malformed}") from malformed
-
-    async def _request(self, key: ApiKey, version: int, body: Sequence[bytes]) -> memoryview:
-        if self._connection is None or not self._connection.is_connected:
-            self._connection = await self._connect()
-        return await self._connection.request(key, version, body, timeout=self._timeout)
-
-    async def _connect(self) -> BrokerConnection:
-        endpoint = self._find(self._leader)
-        if endpoint is None:
-            raise ConnectionError(f"broker {self._leader} is not alive, as far as this broker knows")
-        client_id = f"broker-{self._me}-fetcher"
-        connection = BrokerConnection(self._ports.network, endpoint.host, endpoint.port, client_id, self._ports.clock)
-        await connection.connect(self._timeout)
-        return connection
-
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
+        self._client.close()

@@ -31,6 +31,7 @@ class MetadataCache:
         self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self.brokers: Mapping[BrokerId, Broker] = {}
         """Brokers that are live or shutting down, by id, in order of ids."""
+        self._encoded: dict[tuple[int, str], dict[str, bytes]] = {}
         self.controller_id: BrokerId | None = None
         self.is_informed = False
         """At least one UpdateMetadata has arrived. Before that the cache is empty, but the cluster may have topics."""
@@ -69,12 +70,20 @@ class MetadataCache:
         known = self._topics.get(topic, {})
         return all(p in known and known[p].leader in self.brokers for p in partitions)
 
+    def encoded(self, version: int, listener: str) -> dict[str, bytes]:
+        """Topics as a Metadata answer of this version has them on this listener, as far as anyone has asked. An update
+        removes what it changes, so the bytes may be used as long as no await comes between."""
+        return self._encoded.setdefault((version, listener), {})
+
     # --- updates ---
 
     async def update(self, update: MetadataUpdate) -> list[TopicPartition]:
         """Apply one UpdateMetadata and return the partitions that are gone. The caller serializes the calls."""
         topics, controller_id = update.topics, update.sender.controller_id
-        self.brokers = {broker.id: broker for broker in sorted(update.brokers, key=attrgetter("id"))}
+        brokers = {broker.id: broker for broker in sorted(update.brokers, key=attrgetter("id"))}
+        if brokers != self.brokers:
+            self.brokers = brokers
+            self._encoded.clear()
         self.controller_id = controller_id if controller_id >= 0 else None
         gone: list[TopicPartition] = []
         for start in range(0, len(topics), TOPICS_PER_SLICE):
@@ -88,6 +97,8 @@ class MetadataCache:
 
     def _update_topic(self, name: str, partitions: Sequence[tuple[int, PartitionMetadata]]) -> list[TopicPartition]:
         updated = dict(self._topics.get(name, {}))
+        for encoded in self._encoded.values():
+            encoded.pop(name, None)
         gone = []
         for partition, metadata in partitions:
             if metadata.leader == LEADER_DURING_DELETE:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
 
 from klamm.broker.appends import Appends
+from klamm.broker.fetch_sessions import FetchSessions
 from klamm.broker.handlers.dispatch import served
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.topic_traffic import TopicTraffic
 from klamm.log.log_manager import LogManager
-from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.metrics import MetricName, MetricsRegistry
 from klamm.wire.apis import ApiKey
 
 SERVER = "kafka.server"
 LOG = "kafka.log"
 REPLICAS = "ReplicaManager"
 TOPICS = "BrokerTopicMetrics"
+LOGS_MAX = 2_000
+"""A scrape of more would be slow to make and slow to store."""
 
 
 def register_metrics(
@@ -36,7 +41,14 @@ def register_metrics(
     read(SERVER, REPLICAS, "UnderMinIsrPartitionCount", lambda: replicas.gauges.under_min_isr)
     read(SERVER, REPLICAS, "AtMinIsrPartitionCount", lambda: replicas.gauges.at_min_isr)
     read(SERVER, REPLICAS, "ReassigningPartitions", lambda: replicas.gauges.reassigning)
-    read(SERVER, REPLICAS, "OfflineReplicaCount", lambda: replicas.logs.offline_count)
+    read(SERVER, REPLICAS, "OfflineReplicaCount", lambda: len(replicas.logs.offline) + replicas.set_aside_count)
+    read("klamm.server", "LogManager", "StrayLogCount", lambda: replicas.logs.stray_count)
+    read(
+        "klamm.server",
+        "BackgroundTasks",
+        "FailuresPerSec",
+        lambda: replicas.guard.failures.total() + replicas.logs.guard.failures.total(),
+    )
     read(SERVER, REPLICAS, "IsrShrinksPerSec", lambda: replicas.isr_writer.shrinks)
     read(SERVER, REPLICAS, "IsrExpandsPerSec", lambda: replicas.isr_writer.expansions)
     read(SERVER, REPLICAS, "FailedIsrUpdatesPerSec", lambda: replicas.isr_writer.failed_updates)
@@ -47,7 +59,13 @@ def register_metrics(
         lambda: replicas.fetchers.failed_count,
         clientId="Replica",
     )
-    for operation, purgatory in (("Produce", replicas.waiting_produces), ("Fetch", replicas.waiting_fetches)):
+    read(SERVER, "ReplicaFetcherManager", "MaxLag", lambda: replicas.fetchers.max_lag, clientId="Replica")
+    replicas.logs.when_flush_took(metrics.timer(LOG, "LogFlushStats", "LogFlushRateAndTimeMs").update)
+    for operation, purgatory in (
+        ("Produce", replicas.waiting_produces),
+        ("Fetch", replicas.waiting_fetches),
+        ("DeleteRecords", replicas.waiting_deletions),
+    ):
         read(
             SERVER,
             "DelayedOperationPurgatory",
@@ -56,10 +74,35 @@ def register_metrics(
             delayedOperation=operation,
         )
     read(SERVER, TOPICS, "BytesInPerSec", lambda: appends.bytes_in)
+    read(SERVER, TOPICS, "MessagesInPerSec", lambda: appends.messages_in)
+    read(SERVER, TOPICS, "TotalProduceRequestsPerSec", partial(_count_of, requests, ApiKey.PRODUCE))
+    read(SERVER, TOPICS, "TotalFetchRequestsPerSec", partial(_count_of, requests, ApiKey.FETCH))
     read(SERVER, TOPICS, "FailedProduceRequestsPerSec", lambda: appends.failed_requests)
     read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
     read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
     read(SERVER, TOPICS, "FailedFetchRequestsPerSec", lambda: reads.failed_requests)
+    metrics.read_many(lambda: _of_topics(appends.traffic, reads.traffic))
+    metrics.read_many(lambda: _of_logs(replicas))
+
+
+def _of_topics(produced: TopicTraffic, consumed: TopicTraffic) -> Iterator[tuple[MetricName, float]]:
+    for topic, traffic in produced.topics.items():
+        tags = (("topic", topic),)
+        yield MetricName(SERVER, TOPICS, "BytesInPerSec", tags), traffic.bytes_in
+        yield MetricName(SERVER, TOPICS, "MessagesInPerSec", tags), traffic.messages_in
+    for topic, traffic in consumed.topics.items():
+        yield MetricName(SERVER, TOPICS, "BytesOutPerSec", (("topic", topic),)), traffic.bytes_out
+
+
+def _of_logs(replicas: ReplicaManager) -> Iterator[tuple[MetricName, float]]:
+    """The size and the ends of each log. A broker with very many shows only the first ones."""
+    for place, partition in islice(replicas.partitions.items(), LOGS_MAX):
+        if partition.log is None:
+            continue
+        tags = (("partition", str(place.partition)), ("topic", place.topic))
+        yield MetricName(LOG, "Log", "Size", tags), partition.log.size_bytes
+        yield MetricName(LOG, "Log", "LogStartOffset", tags), partition.log.log_start_offset
+        yield MetricName(LOG, "Log", "LogEndOffset", tags), partition.log.log_end_offset
 
 
 def register_cleaner_metrics(metrics: MetricsRegistry, logs: LogManager) -> None:
@@ -81,3 +124,10 @@ def register_cleaner_metrics(metrics: MetricsRegistry, logs: LogManager) -> None
 
 def _count_of(requests: Mapping[ApiKey, int], key: ApiKey) -> int:
     return requests.get(key, 0)
+
+
+def register_fetch_session_metrics(metrics: MetricsRegistry, sessions: FetchSessions) -> None:
+    read = partial(metrics.read, SERVER, "FetchSessionCache")
+    read("NumIncrementalFetchSessions", lambda: len(sessions))
+    read("NumIncrementalFetchPartitionsCached", lambda: sessions.partition_count)
+    read("IncrementalFetchSessionEvictionsPerSec", lambda: sessions.evictions)

@@ -16,6 +16,7 @@ from klamm.broker.isr import Follower
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.log.log import Log
 from klamm.log.log_results import AppendInfo, ReadResult
+from klamm.log.validation import AppendOrigin, PreparedAppend
 from klamm.model.control import PartitionOrder
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -38,8 +39,10 @@ class Partition:
         "_clock",
         "_max_lag",
         "assignment",
+        "attempts",
         "controller_epoch",
         "epoch_start_offset",
+        "failure",
         "followers",
         "isr",
         "leader",
@@ -70,6 +73,10 @@ class Partition:
         """The state znode has a later leader epoch: write no ISR until the LeaderAndIsr of that epoch arrives."""
         self.epoch_start_offset = rules.UNKNOWN_OFFSET
         self.followers: dict[BrokerId, Follower] = {}
+        self.failure: str | None = None
+        """Why the partition is offline: an order could not be obeyed, for a reason that is a defect of ours."""
+        self.attempts = 0
+        """How often that happened."""
 
     # --- role ---
 
@@ -142,7 +149,9 @@ class Partition:
     def epoch_end(self, current_leader_epoch: int, asked: int) -> EpochEndOffset:
         return self.local_log(current_leader_epoch).epochs.end_offset_for(asked)
 
-    def append_as_leader(self, records: Buffer, *, acks: int) -> AppendInfo:
+    def append_as_leader(
+        self, records: Buffer | PreparedAppend, *, acks: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
         log = self.local_log()
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
             raise KafkaError(
@@ -150,14 +159,21 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr)} replicas in sync, "
                 f"min.insync.replicas is {log.config.min_insync_replicas}",
             )
-        return log.append_as_leader(records, self.leader_epoch)
+        return log.append_as_leader(records, self.leader_epoch, origin=origin)
 
-    def acknowledged(self, required_offset: int) -> ErrorCode | None:
-        """The outcome of an acks=all produce that needs everything below `required_offset`; None while it must wait."""
+    def flushed(self, required_offset: int) -> ErrorCode | None:
+        """The outcome of an acks=1 produce: written, and flushed if flush.messages says so. None while it must wait."""
         if self.log is None or not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.log.failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE if self.log.may_acknowledge(required_offset) else None
+
+    def acknowledged(self, required_offset: int) -> ErrorCode | None:
+        """The outcome of an acks=all produce that needs everything below `required_offset`; None while it must wait."""
+        outcome = self.flushed(required_offset)
+        if outcome is not ErrorCode.NONE or self.log is None:
+            return outcome
         if self.log.high_watermark < required_offset:
             return None
         if len(self.isr) < self.log.config.min_insync_replicas:
@@ -172,12 +188,13 @@ class Partition:
             fetch_offset, log_start_offset, now=self._clock.monotonic(), leader_end=self.log.log_end_offset
         )
 
+    def low_watermark(self, is_alive: Callable[[BrokerId], bool]) -> int:
+        """The lowest log start of all live replicas: what is below it is deleted everywhere."""
+        starts = [follower.log_start_offset for broker, follower in self.followers.items() if is_alive(broker)]
+        return min([self.local_log().log_start_offset, *starts])
+
     def maybe_increment_high_watermark(self) -> bool:
         if self.log is None or not self.is_leader:
-            return False
-        if not rules.enough_in_sync(
-            len(self.isr), replicas=len(self.followers) + 1, min_insync_replicas=self.log.config.min_insync_replicas
-        ):
             return False
         end = rules.committed_end(
             self.log.log_end_offset,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from klamm.model.errors import BadVersion
+from klamm.model.errors import BadVersion, ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, ProducerId
 from klamm.model.ports import ZooKeeper
+from klamm.model.settings import LONG_MAX
 from klamm.zookeeper.retries import until_connected
 from klamm.zookeeper.znodes import producer_id_block
-from klamm.zookeeper.znodes.producer_id_block import ProducerIdBlock, block_from
+from klamm.zookeeper.znodes.producer_id_block import BLOCK_SIZE, ProducerIdBlock, block_from
 
 
 class ProducerIds:
@@ -25,6 +26,7 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def take(self) -> ProducerId:
+        """Raises ZooKeeperError, and KafkaError when all ids of the cluster are used up: no id is given twice."""
         async with self._taking:
             if self._next > self._last:
                 block = await self._take_block()
@@ -45,6 +47,8 @@ class ProducerIds:
                 latest = producer_id_block.decode(producer_id_block.PATH, node.data)
                 if unsure is not None and latest == unsure:
                     return unsure
+                if latest is not None and latest.last > LONG_MAX - BLOCK_SIZE:
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no producer ids are left after {latest.last}")
                 unsure = latest.next_for(self._me) if latest is not None else block_from(self._me, 0)
                 try:
                     await self._zk.set(producer_id_block.PATH, producer_id_block.encode(unsure), node.stat.version)

@@ -1,11 +1,13 @@
 """Requests that wait: an acks=all produce for its followers, a fetch for its bytes.
 
-A waiter names the partitions that it depends on and a condition. Code that changes a partition (append, high watermark,
-new role) calls `check` for it, which completes the waiters whose condition is now true: the waiting coroutine runs in
-the next turn of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6).
+A `Watch` names the partitions that a request depends on. Code that changes a partition (append, high watermark, new
+role) calls `check` for it. A watch without a waiter only remembers which partitions changed, so a reader that
+takes several turns of the loop misses nothing, and a reader that comes again asks only for what changed (`taken`).
+Once it waits, its condition is tested for each change in the same step, and the waiting coroutine runs in the next turn
+of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6).
 
-The order is: register, test once more, start the timer. Otherwise a change between the caller's own test and the
-registration would be lost.
+The order is: watch, test once more, start the timer. Otherwise a change between the caller's own test and the watch
+would be lost.
 """
 
 from __future__ import annotations
@@ -16,73 +18,125 @@ from collections.abc import Callable, Iterable
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import ClientConnection
 
-Condition = Callable[[TopicPartition | None], bool]
-"""True when the wait is over. The argument is the partition that changed; None means all of them."""
+Condition = Callable[[TopicPartition], bool]
+"""True when the wait is over. The argument is the partition that changed."""
 
 
-class _Waiter:
-    __slots__ = ("condition", "done", "keys")
+class Watch:
+    """The partitions of one reader, and which of them changed since it last asked. Close it after use."""
 
-    def __init__(self, keys: tuple[TopicPartition, ...], condition: Condition, done: asyncio.Future[bool]) -> None:
-        self.keys = keys
-        self.condition = condition
-        self.done = done
+    __slots__ = ("_changed", "_condition", "_done", "_keys", "_purgatory")
+
+    def __init__(self, purgatory: Purgatory, keys: Iterable[TopicPartition]) -> None:
+        self._purgatory = purgatory
+        self._keys: dict[TopicPartition, None] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        self._condition: Condition | None = None
+        self._done: asyncio.Future[bool] | None = None
+        self.add(keys)
+
+    def add(self, keys: Iterable[TopicPartition]) -> None:
+        by_partition = self._purgatory.by_partition
+        for key in keys:
+            self._keys[key] = None
+            watches = by_partition.get(key)
+            if watches is None:
+                by_partition[key] = {self: None}
+            else:
+                watches[self] = None
+
+    def remove(self, keys: Iterable[TopicPartition]) -> None:
+        by_partition = self._purgatory.by_partition
+        for key in keys:
+            if key not in self._keys:
+                continue
+            del self._keys[key]
+            self._changed.pop(key, None)
+            watches = by_partition[key]
+            del watches[self]
+            if not watches:
+                del by_partition[key]
+
+    def close(self) -> None:
+        self.remove(list(self._keys))
+
+    def taken(self) -> list[TopicPartition]:
+        """The partitions that changed since the last call, in the order of their changes."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
+    def check(self, key: TopicPartition) -> None:
+        """A condition that fails ends its own wait; the append or the order that led to the check goes on."""
+        done, condition = self._done, self._condition
+        if done is None or condition is None:
+            self._changed[key] = None
+        elif not done.done():
+            try:
+                is_over = condition(key)
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                if is_over:
+                    done.set_result(True)
+
+    async def wait(self, condition: Condition, timeout: float, client: ClientConnection | None = None) -> bool:
+        """True when the condition holds for a partition that has changed since the watch began, or changes now. False
+        after `timeout` seconds (at once if it is not positive), or when the client disconnects: clients that ask for
+        long waits and leave would fill the memory."""
+        for key in self.taken():
+            if condition(key):
+                return True
+        if timeout <= 0:
+            return False
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        self._done = done
+        self._condition = condition
+        self._purgatory.waiting += 1
+        timer = loop.call_later(timeout, _expire, done)
+        forget_client = client.when_gone(lambda: _expire(done)) if client is not None else None
+        try:
+            return await done
+        finally:
+            self._done = self._condition = None
+            self._purgatory.waiting -= 1
+            timer.cancel()
+            if forget_client is not None:
+                forget_client()
 
 
 class Purgatory:
     def __init__(self) -> None:
-        self._by_partition: dict[TopicPartition, dict[_Waiter, None]] = {}
-        self._size = 0
+        self.by_partition: dict[TopicPartition, dict[Watch, None]] = {}
+        self.waiting = 0
 
     def __len__(self) -> int:
-        return self._size
+        """How many requests wait."""
+        return self.waiting
+
+    def watch(self, keys: Iterable[TopicPartition]) -> Watch:
+        return Watch(self, keys)
 
     async def wait(
         self,
         keys: Iterable[TopicPartition],
-        condition: Condition,
+        condition: Callable[[TopicPartition | None], bool],
         timeout: float,
         client: ClientConnection | None = None,
     ) -> bool:
-        """True when the condition holds; False after `timeout` seconds (at once if it is not positive) or when the
-        client disconnects, because clients that ask for long waits and leave would fill the memory."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(tuple(dict.fromkeys(keys)), condition, loop.create_future())
-        for key in waiter.keys:
-            self._by_partition.setdefault(key, {})[waiter] = None
-        self._size += 1
+        """Watch, test all partitions once (the condition gets None), wait as `Watch.wait` does."""
+        watch = self.watch(keys)
         try:
-            if condition(None):
-                return True
-            if timeout <= 0:
-                return False
-            timer = loop.call_later(timeout, _expire, waiter.done)
-            forget_client = client.when_gone(lambda: _expire(waiter.done)) if client is not None else None
-            try:
-                return await waiter.done
-            finally:
-                timer.cancel()
-                if forget_client is not None:
-                    forget_client()
+            return condition(None) or await watch.wait(condition, timeout, client)
         finally:
-            self._forget(waiter)
+            watch.close()
 
     def check(self, key: TopicPartition) -> None:
-        """Complete the waiters for `key` whose condition now holds."""
-        waiters = self._by_partition.get(key)
-        if waiters is None:
-            return
-        for waiter in list(waiters):
-            if not waiter.done.done() and waiter.condition(key):
-                waiter.done.set_result(True)
-
-    def _forget(self, waiter: _Waiter) -> None:
-        self._size -= 1
-        for key in waiter.keys:
-            waiters = self._by_partition[key]
-            del waiters[waiter]
-            if not waiters:
-                del self._by_partition[key]
+        """`key` has changed: complete the waits whose condition now holds."""
+        watches = self.by_partition.get(key)
+        if watches is not None:
+            for watch in list(watches):
+                watch.check(key)
 
 
 def _expire(done: asyncio.Future[bool]) -> None:

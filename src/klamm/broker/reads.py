@@ -5,18 +5,32 @@ yielded data, its first batch is returned whole, whatever its size (KIP-74). A f
 ends; the first read records that, before the wait. The read after the wait starts from scratch, so that the answer
 shows the state at its completion, including new errors. A new high watermark does not end the wait of followers
 (KAFKA-9952); it travels with their next fetch.
+
+A wide or large fetch is read in slices, and other tasks run in between. A partition's answer is of the moment in which
+it was read; changes after the first slice are remembered by a watch (`purgatory`), so that none is missed. Responses to
+consumers share a budget of bytes: each may take a sixteenth of what is left, so slow consumers cannot fill the memory,
+and the last one still gets a batch. Followers are few, and acks=all waits for them: they are not limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import math
+from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
+from klamm.broker.fetch_wait import FetchWait
+from klamm.broker.handlers.slices import in_slices
 from klamm.broker.partition import Bound, Partition
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.replica_selection import ReplicaView, nearest
 from klamm.broker.replication_quota import is_named
+from klamm.broker.topic_traffic import TopicTraffic
 from klamm.log.log import Log
 from klamm.log.log_results import AbortedTransaction
+from klamm.model.byte_budget import ByteBudget
+from klamm.model.config import RACK_AWARE
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, BrokerId, TopicPartition
 from klamm.model.ports import Buffer
@@ -26,6 +40,9 @@ from klamm.wire.fetch import FetchPartition, FetchResult
 VERSION_FROM_FOLLOWERS: Final = 11
 """From this version a consumer may read from any replica (KIP-392)."""
 VERSION_FIRST_BATCH_WHOLE: Final = 3
+ENTRIES_PER_SLICE: Final = 500
+BYTES_PER_SLICE: Final = 4 << 20
+SHARE_OF_BUDGET: Final = 16
 
 
 class FetchQuery(NamedTuple):
@@ -35,6 +52,7 @@ class FetchQuery(NamedTuple):
     min_bytes: int
     max_bytes: int
     read_committed: bool = False
+    rack_id: str = ""
 
     @property
     def from_follower(self) -> bool:
@@ -52,8 +70,11 @@ class FetchQuery(NamedTuple):
 
 
 class Reads:
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, budget: ByteBudget | None = None) -> None:
+        """`budget` is for the responses to consumers. By default it has no limit."""
         self._replicas = replicas
+        self.traffic = TopicTraffic()
+        self._budget = budget or ByteBudget()
         self.bytes_out = 0
         self.replication_bytes_out = 0
         self.failed_requests = 0
@@ -65,18 +86,63 @@ class Reads:
         refused: Sequence[FetchResult] = (),
         client: ClientConnection | None = None,
     ) -> list[FetchResult]:
-        """`refused` are partitions that the handler turned down: they are answered, but do not end the wait."""
-        results = self._read_all(query, entries)
-        if query.from_follower:
-            self._record(query.replica_id, entries, results)
-        if entries and not self._is_enough(query, results):
-            by_name = {entry.partition: entry for entry in entries}
-            await self._replicas.waiting_fetches.wait(
-                by_name, lambda changed: self._is_over(query, by_name, changed), query.max_wait_ms / 1000, client
-            )
-            results = self._read_all(query, entries)
+        """`entries` name each partition once. `refused` are partitions that the handler turned down: they are answered,
+        but do not end the wait."""
+        limit = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
+        if query.from_follower or not self._budget.is_limited:
+            results = await self._fetch(query, entries, _Room(limit, None), client)
+        else:
+            results = await self._fetch_within_budget(query, entries, limit, client)
+        return [*results, *refused] if refused else results
+
+    async def _fetch(
+        self, query: FetchQuery, entries: Sequence[FetchPartition], room: _Room, client: ClientConnection | None
+    ) -> list[FetchResult]:
+        limit = room.reserve()
+        reading = self._read_all(query, entries, limit, record=query.from_follower)
+        results = _finished(reading)
+        enough = min(query.min_bytes, limit)
+        if results is not None and (not entries or self._is_enough(query, results, enough)):
+            self._count(query, results)
+            return results
+        watch = self._replicas.waiting_fetches.watch(entry.partition for entry in entries)
+        try:
+            if results is None:  # it takes several turns: from now on, the watch remembers changes
+                await asyncio.sleep(0)
+                results = await in_slices(reading)
+            if not self._is_enough(query, results, enough):
+                wait = self._wait(query, entries, results, enough)
+                results = []  # a waiting fetch holds no bytes
+                room.release()
+                await watch.wait(wait.is_over, query.max_wait_ms / 1000, client)
+                results = await in_slices(self._read_all(query, entries, room.reserve(), record=False))
+        finally:
+            watch.close()
         self._count(query, results)
-        return [*results, *refused]
+        return results
+
+    # --- the budget of responses ---
+
+    async def _fetch_within_budget(
+        self, query: FetchQuery, entries: Sequence[FetchPartition], limit: int, client: ClientConnection | None
+    ) -> list[FetchResult]:
+        """Without room for as long as the client may wait, the answer has no records. What the response holds counts
+        until it is sent."""
+        budget, held = self._budget, 0
+        if not budget.has_room:
+            await budget.wait_room(query.max_wait_ms / 1000)
+        room = _Room(limit, budget)
+        try:
+            results = await self._fetch(query, entries, room, client)
+            held = sum(len(result.records) for result in results) if client is not None else 0
+            budget.take(held)
+        finally:
+            room.release()
+        if client is not None and held:
+            client.when_answered(partial(budget.give_back, held))
+        return results
+
+    # --- counting ---
 
     def _count(self, query: FetchQuery, results: Sequence[FetchResult]) -> None:
         size = sum(len(result.records) for result in results)
@@ -86,11 +152,15 @@ class Reads:
             self._charge(results)
         else:
             self.bytes_out += size
+            for result in results:
+                if len(result.records):
+                    self.traffic.of(result.partition.topic).bytes_out += len(result.records)
 
     def _charge(self, results: Sequence[FetchResult]) -> None:
         """Charge the leaders' quota for what throttled partitions returned."""
         for result in results:
-            if len(result.records) and self._is_throttled(self._replicas.partitions[result.partition]):
+            partition = self._replicas.partitions.get(result.partition) if len(result.records) else None
+            if partition is not None and self._is_throttled(partition):
                 self._replicas.leader_quota.record(len(result.records))
 
     # --- reading ---
@@ -104,31 +174,71 @@ class Reads:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, log
 
-    def _read_all(self, query: FetchQuery, entries: Sequence[FetchPartition]) -> list[FetchResult]:
-        left = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
-        nothing_yet = query.version >= VERSION_FIRST_BATCH_WHOLE
-        results = []
-        for entry in entries:
+    def _read_all(
+        self, query: FetchQuery, entries: Sequence[FetchPartition], limit: int, *, record: bool
+    ) -> Generator[None, None, list[FetchResult]]:
+        """Yields after each slice. `record` what a follower's fetch tells, each in the step that reads it."""
+        left = limit
+        nothing_yet = query.version >= VERSION_FIRST_BATCH_WHOLE and (limit > 0 or query.max_bytes <= 0)
+        results: list[FetchResult] = []
+        slice_end, slice_bytes = ENTRIES_PER_SLICE, BYTES_PER_SLICE
+        for number, entry in enumerate(entries, 1):
             result = self._read(query, entry, max(0, min(entry.max_bytes, left)), nothing_yet)
-            if len(result.records):
+            if record and result.error is ErrorCode.NONE:
+                self._replicas.follower_fetched(
+                    entry.partition, query.replica_id, entry.fetch_offset, entry.log_start_offset
+                )
+            size = len(result.records)
+            if size:
                 nothing_yet = False
-                left -= len(result.records)
+                left -= size
+                slice_bytes -= size
             results.append(result)
+            if number >= slice_end or slice_bytes <= 0:
+                slice_end, slice_bytes = number + ENTRIES_PER_SLICE, BYTES_PER_SLICE
+                yield
         return results
 
     def _read(self, query: FetchQuery, entry: FetchPartition, max_bytes: int, at_least_one: bool) -> FetchResult:
         try:
             partition, log = self._log_for(query, entry)
-            at_end = entry.fetch_offset == partition.bound(log, query.bound)  # true for most partitions of most fetches
-            if at_end or self._is_held_back(query, partition):
+            better = self._better(query, entry, partition, log)
+            if better is not None:
+                elsewhere = _result(entry.partition, log, b"", [] if query.read_committed else None)
+                return elsewhere._replace(preferred_read_replica=better)
+            offset = entry.fetch_offset
+            at_end = offset == partition.bound(log, query.bound)  # true for most partitions of most fetches
+            is_full = not (max_bytes or at_least_one) and log.log_start_offset <= offset <= log.log_end_offset
+            if at_end or is_full or self._is_held_back(query, partition):
                 return _result(entry.partition, log, b"", [] if query.read_committed else None)
-            read = partition.read(log, entry.fetch_offset, max_bytes, query.bound, at_least_one=at_least_one)
+            read = partition.read(log, offset, max_bytes, query.bound, at_least_one=at_least_one)
             aborted = None
             if query.read_committed and not query.from_follower:
-                aborted = log.aborted_transactions(entry.fetch_offset, read.next_offset) if read.records else []
+                aborted = log.aborted_transactions(offset, read.next_offset) if read.records else []
             return _result(entry.partition, log, read.records, aborted)
         except KafkaError as error:
             return FetchResult(entry.partition, error.code)
+        except Exception as error:  # it concerns this partition; the others of the request are read
+            self._replicas.guard.record("read", entry.partition, error)
+            return FetchResult(entry.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _better(self, query: FetchQuery, entry: FetchPartition, partition: Partition, log: Log) -> BrokerId | None:
+        """A follower in the consumer's rack that is in sync and has the offset, if this leader is in another rack."""
+        me = self._replicas.me
+        if query.from_follower or not query.rack_id or not partition.is_leader:
+            return None
+        if self._replicas.config.replica_selector_class != RACK_AWARE:
+            return None
+        brokers = self._replicas.metadata.brokers
+        views = [ReplicaView(me, self._replicas.config.rack, log.log_end_offset, math.inf)]
+        for broker, follower in partition.followers.items():
+            has_offset = follower.log_start_offset <= entry.fetch_offset <= follower.log_end_offset
+            if broker in partition.isr and broker in brokers and has_offset:
+                views.append(
+                    ReplicaView(broker, brokers[broker].rack, follower.log_end_offset, follower.last_caught_up)
+                )
+        chosen = nearest(query.rack_id, me, views)
+        return chosen if chosen != me else None
 
     def _is_held_back(self, query: FetchQuery, partition: Partition) -> bool:
         """A throttled follower that is not in sync gets nothing while the quota is exceeded."""
@@ -146,39 +256,64 @@ class Reads:
         throttled = partition.log.config.leader_replication_throttled_replicas
         return is_named(throttled, partition.topic_partition.partition, self._replicas.me)
 
-    def _record(self, broker: BrokerId, entries: Sequence[FetchPartition], results: Sequence[FetchResult]) -> None:
-        for entry, result in zip(entries, results, strict=True):
-            if result.error is ErrorCode.NONE:
-                partition = self._replicas.partitions[entry.partition]
-                partition.record_fetch(broker, entry.fetch_offset, entry.log_start_offset)
-                self._replicas.after_follower_fetch(partition, broker)
-
     # --- waiting ---
 
-    def _is_enough(self, query: FetchQuery, results: Sequence[FetchResult]) -> bool:
-        if query.max_wait_ms <= 0 or any(result.error is not ErrorCode.NONE for result in results):
+    def _is_enough(self, query: FetchQuery, results: Sequence[FetchResult], enough: int) -> bool:
+        if query.max_wait_ms <= 0 or any(_ends_the_wait(result) for result in results):
             return True
-        return sum(len(result.records) for result in results) >= query.min_bytes
+        return sum(len(result.records) for result in results) >= enough
 
-    def _is_over(
-        self, query: FetchQuery, entries: Mapping[TopicPartition, FetchPartition], changed: TopicPartition | None
-    ) -> bool:
-        """Called for each change of a partition. If one byte is enough, the changed partition alone decides."""
-        candidates = entries.values() if changed is None else (entries[changed],)
-        if not any(self._has_news(query, entry) for entry in candidates):
-            return False
-        return query.min_bytes <= 1 or self._is_enough(query, self._read_all(query, list(entries.values())))
+    def _wait(
+        self, query: FetchQuery, entries: Sequence[FetchPartition], results: Sequence[FetchResult], enough: int
+    ) -> FetchWait:
+        return FetchWait(
+            entries,
+            results,
+            enough,
+            query.bound,
+            partial(self._log_for, query),
+            partial(self._is_held_back, query),
+        )
 
-    def _has_news(self, query: FetchQuery, entry: FetchPartition) -> bool:
-        """There is something to read, or an error to report."""
-        try:
-            partition, log = self._log_for(query, entry)
-        except KafkaError:
-            return True
-        if self._is_held_back(query, partition):
-            return False
-        end = partition.bound(log, query.bound)
-        return entry.fetch_offset != end and (entry.fetch_offset < end or entry.fetch_offset > log.log_end_offset)
+
+class _Room:
+    """What a response may take of the budget: reserved while it is read. While it waits, it takes nothing, or a few
+    hundred idle consumers would leave one batch at a time to the others."""
+
+    __slots__ = ("_budget", "_limit", "_reserved")
+
+    def __init__(self, limit: int, budget: ByteBudget | None) -> None:
+        self._limit = limit
+        self._budget = budget
+        self._reserved = 0
+
+    def reserve(self) -> int:
+        if self._budget is None:
+            return self._limit
+        left = self._budget.left or 0
+        self._reserved = min(self._limit, max(left // SHARE_OF_BUDGET, 1)) if left > 0 else 0
+        self._budget.take(self._reserved)
+        return self._reserved
+
+    def release(self) -> None:
+        if self._budget is not None and self._reserved:
+            self._budget.give_back(self._reserved)
+            self._reserved = 0
+
+
+def _finished(reading: Generator[None, None, list[FetchResult]]) -> list[FetchResult] | None:
+    """The results if they were complete within the first slice."""
+    try:
+        next(reading)
+    except StopIteration as done:
+        results: list[FetchResult] = done.value
+        return results
+    return None
+
+
+def _ends_the_wait(result: FetchResult) -> bool:
+    """An error, or a better replica: the client must not wait for it (KAFKA-13767)."""
+    return result.error is not ErrorCode.NONE or result.preferred_read_replica >= 0
 
 
 def _result(name: TopicPartition, log: Log, records: Buffer, aborted: list[AbortedTransaction] | None) -> FetchResult:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from klamm.broker.fetcher import Fetcher, LeaderEndpoint
 from klamm.broker.fetchers import Fetchers
@@ -23,15 +23,16 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.partition import Partition
 from klamm.broker.partition_gauges import PartitionGauges
 from klamm.broker.purgatory import Purgatory
+from klamm.broker.replica_logs import ReplicaLogs
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.broker.topics import validate_name
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
 from klamm.model.config import BrokerConfig
 from klamm.model.control import ControlAnswer, MetadataUpdate, PartitionOrder, Sender, StopOrder
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.events import StateChange
+from klamm.model.guard import Guard, pause_after
 from klamm.model.ids import (
     EPOCH_DURING_DELETE,
     INITIAL_CONTROLLER_EPOCH,
@@ -39,6 +40,7 @@ from klamm.model.ids import (
     NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
+    LeaderEpoch,
     TopicPartition,
 )
 from klamm.model.ports import Clock, CreateMode, EventSink, ZooKeeper
@@ -51,6 +53,16 @@ SILENCE_SHARE: Final = 2 / 3
 log = logging.getLogger(__name__)
 
 _Order = TypeVar("_Order")
+
+
+class LeadershipListener(Protocol):
+    """A coordinator. It is told of its topic's partitions while the order is applied, so it must not block."""
+
+    def became_leader(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+        """Not called for a leader that gets a new epoch: its log and what was read from it stay as they are."""
+
+    def resigned(self, partition: TopicPartition, leader_epoch: LeaderEpoch | None) -> None:
+        """This broker follows, or, without an epoch, its replica is deleted or offline."""
 
 
 class ReplicaManager:
@@ -73,26 +85,32 @@ class ReplicaManager:
         self._zk = zk
         self.logs = logs
         self.metadata = metadata
-        self._configs = configs
+        self._replica_logs = ReplicaLogs(logs, configs)
         self._events = events
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         """Set at every registration of this broker."""
         self.controller_epoch = INITIAL_CONTROLLER_EPOCH
         self.is_shutting_down = False
         self.partitions: dict[TopicPartition, Partition] = {}
+        self._aside: set[TopicPartition] = set()
         self.gauges = PartitionGauges()
         self.waiting_produces = Purgatory()
         self.waiting_fetches = Purgatory()
+        self.waiting_deletions = Purgatory()
         self.leader_quota = ReplicationQuota(clock)
         self.follower_quota = ReplicationQuota(clock)
         self._max_lag = config.replica_lag_time_max_ms / 1000
         self._orders = asyncio.Lock()
+        self.guard = Guard()
         self._notifications = IsrNotifications(zk, clock)
         self.isr_writer = IsrWriter(zk, self._notifications, self._isr_settled)
         self._endpoint = endpoint
-        self.fetchers = Fetchers(self._fetcher_for)
-        self._tasks: asyncio.TaskGroup | None = None
+        self.fetchers = Fetchers(self._fetcher_for, self.guard)
         self._has_orders = asyncio.Event()
+        self.leadership_listeners: dict[str, LeadershipListener] = {}
+        """By topic: the coordinators of the internal topics."""
+        self.on_deleted: Callable[[Sequence[TopicPartition]], None] = lambda gone: None
+        """Called with partitions that no longer exist in the cluster."""
 
     def _fetcher_for(self, leader: BrokerId) -> Fetcher:
         return Fetcher(
@@ -103,6 +121,7 @@ class ReplicaManager:
             backoff=self.config.replica_fetch_backoff_ms / 1000,
             quota=self.follower_quota,
             on_append=self.moved,
+            guard=self.guard,
         )
 
     # --- start and stop ---
@@ -110,24 +129,20 @@ class ReplicaManager:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ReplicaManager]:
         self.logs.on_offline = self._directory_failed
+        self.logs.on_flushed = self._flushed
+        self.logs.on_reopened = self._log_reopened
         self.logs.dir_moves.on_moved = self._log_moved
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            timers = [
-                tasks.create_task(self._shrink_isrs(), name="isr-shrink"),
-                tasks.create_task(self._notifications.run(), name="isr-notifications"),
-                tasks.create_task(self._checkpoint_high_watermarks(), name="high-watermark-checkpoint"),
-                tasks.create_task(self.logs.dir_moves.run(), name="log-dir-moves"),
-            ]
-            try:
-                yield self
-            finally:
-                self.fetchers.stop()
-                for timer in timers:
-                    timer.cancel()
-                for partition in self.partitions.values():
-                    partition.pending_isr = None  # ends ISR writes that are still under way
-                self._tasks = None
+        async with self.guard.running():
+            timers = {
+                "isr-shrink": self._shrink_isrs,
+                "isr-notifications": self._notifications.run,
+                "high-watermark-checkpoint": self._checkpoint_high_watermarks,
+                "zookeeper-silence": self._answer_when_silent,
+                "log-dir-moves": self.logs.dir_moves.run,
+            }
+            for name, timer in timers.items():
+                self.guard.start("timer", name, timer)
+            yield self
         if self._has_orders.is_set():
             self.logs.checkpoint_high_watermarks()
 
@@ -138,10 +153,16 @@ class ReplicaManager:
             await asyncio.sleep(self._max_lag / 2)
             for chunk in _slices(list(self.partitions.values())):
                 for partition in chunk:
-                    self._write_isr(partition, partition.proposed_shrink())
-                    if partition.maybe_increment_high_watermark():
-                        self.moved(partition.topic_partition)
+                    self._shrink_isr(partition)
                 await asyncio.sleep(0)
+
+    def _shrink_isr(self, partition: Partition) -> None:
+        try:
+            self._write_isr(partition, partition.proposed_shrink())
+            if partition.maybe_increment_high_watermark():
+                self.moved(partition.topic_partition)
+        except Exception as error:
+            self.guard.record("isr-shrink", partition.topic_partition, error)
 
     async def _checkpoint_high_watermarks(self) -> None:
         """Starts with the first LeaderAndIsr: a file written before that would lack most partitions."""
@@ -155,18 +176,41 @@ class ReplicaManager:
     def partition(self, name: TopicPartition) -> Partition:
         """Raises the error for the client if the partition is not here: NOT_LEADER_OR_FOLLOWER while the cluster knows
         it (the leader may not have received its order yet), UNKNOWN_TOPIC_OR_PARTITION if not, KAFKA_STORAGE_ERROR if
-        its directory has failed."""
+        the partition or its directory has failed."""
         partition = self.partitions.get(name)
         if self.logs.is_offline(name):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is in a failed log directory")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {self.logs.offline[name]}")
         if partition is None:
             known = name in self.metadata
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {partition.failure}")
         return partition
+
+    @property
+    def set_aside_count(self) -> int:
+        """Partitions that are offline although their directory works."""
+        return len(self._aside)
 
     def may_acknowledge(self) -> bool:
         """After 2/3 of the session timeout without an answer, a leader may no longer lead (design D1)."""
-        return self._zk.silence() <= SILENCE_SHARE * self._zk.session_timeout_ms / 1000
+        return self._zk.silence() <= self._silence_max
+
+    @property
+    def _silence_max(self) -> float:
+        return SILENCE_SHARE * self._zk.session_timeout_ms / 1000
+
+    async def _answer_when_silent(self) -> None:
+        """Tell waiting producers at once that no acknowledgement will come, so that they look for the new leader. The
+        timeouts of their requests would take half a minute, one request of a connection after the other."""
+        while True:
+            await asyncio.sleep(max(self._silence_max - self._zk.silence(), self._silence_max / 10))
+            if self.may_acknowledge():
+                continue
+            for chunk in _slices(list(self.waiting_produces.by_partition)):
+                for name in chunk:
+                    self.waiting_produces.check(name)
+                await asyncio.sleep(0)
 
     # --- partitions that moved ---
 
@@ -174,6 +218,7 @@ class ReplicaManager:
         """A partition's end or high watermark moved, or its role changed: complete the requests that wait for it."""
         self.waiting_produces.check(name)
         self.waiting_fetches.check(name)
+        self.waiting_deletions.check(name)
 
     def after_append(self, partition: Partition) -> None:
         """A leader that is alone in its ISR commits by its own append; fetches wait for the bytes in any case."""
@@ -181,15 +226,22 @@ class ReplicaManager:
             self.waiting_produces.check(partition.topic_partition)
         self.waiting_fetches.check(partition.topic_partition)
 
-    def after_follower_fetch(self, partition: Partition, broker: BrokerId) -> None:
-        self._write_isr(partition, partition.proposed_expansion(broker, self.metadata.is_alive))
-        if partition.maybe_increment_high_watermark():
-            self.moved(partition.topic_partition)
+    def follower_fetched(self, name: TopicPartition, broker: BrokerId, offset: int, log_start_offset: int) -> None:
+        """A follower told where its log ends: its ISR and the high watermark may follow from that."""
+        partition = self.partitions[name]
+        try:
+            partition.record_fetch(broker, offset, log_start_offset)
+            self.waiting_deletions.check(name)
+            self._write_isr(partition, partition.proposed_expansion(broker, self.metadata.is_alive))
+            if partition.maybe_increment_high_watermark():
+                self.moved(name)
+        except Exception as error:
+            self.guard.record("follower-fetch", name, error)
 
     def _write_isr(self, partition: Partition, proposed: tuple[BrokerId, ...] | None) -> None:
-        if proposed is not None and self._tasks is not None:
+        if proposed is not None:
             partition.pending_isr = proposed
-            self._tasks.create_task(self.isr_writer.write(partition, proposed), name=f"isr-{partition.topic_partition}")
+            self.guard.start("isr-write", partition.topic_partition, lambda: self.isr_writer.write(partition, proposed))
 
     def _isr_settled(self, partition: Partition, before: tuple[BrokerId, ...]) -> None:
         cause = "isr-shrink" if len(partition.isr) < len(before) else "isr-expand"
@@ -221,20 +273,28 @@ class ReplicaManager:
         if partition is None or partition.log is None:
             return
         partition.log = self.logs.get(name)
-        if not partition.is_leader and self._tasks is not None:
+        if not partition.is_leader:
             self.fetchers.remove([name])
             if self.metadata.is_alive(partition.leader) and not self.is_shutting_down:
-                self.fetchers.add([partition], self._tasks)
+                self.fetchers.add([partition])
         self.moved(name)
 
+    def _flushed(self, name: TopicPartition) -> None:
+        self.waiting_produces.check(name)
+        self.fetchers.wake(name)
+
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
-        log.error("log directory %s failed; it holds %d partitions", directory, len(names))
         self.fetchers.remove(names)
         for name in names:
             self.partitions.pop(name, None)
+            self._aside.discard(name)
+            self._tell_resigned(name, None)
             self.moved(name)
-        if self._tasks is not None:
-            self._tasks.create_task(self._announce_failed_directory(), name="log-dir-event")
+        self.guard.start("log-dir-event", directory, self._announce_failed_directory)
+
+    def _log_reopened(self, name: TopicPartition) -> None:
+        """The controller sends its orders again after this event, and finds the replica usable."""
+        self.guard.start("log-dir-event", name, self._announce_failed_directory)
 
     async def _announce_failed_directory(self) -> None:
         while True:
@@ -269,7 +329,9 @@ class ReplicaManager:
         async with self._orders:
             error = self._fence(update.sender)
             if error is ErrorCode.NONE:
-                await self.metadata.update(update)
+                gone = await self.metadata.update(update)
+                if gone:
+                    self.on_deleted(gone)
             return error
 
     # --- LeaderAndIsr ---
@@ -287,13 +349,13 @@ class ReplicaManager:
                     if answers[order.partition] is ErrorCode.NONE:
                         accepted.append(order)
                 await asyncio.sleep(0)
-            logs = await self._open_logs(accepted)
+            logs = await self._replica_logs.open(accepted, self.partitions)
             followers: list[Partition] = []
             for chunk in _slices(accepted):
                 followers += self._obey(chunk, logs, answers, sender)
                 await asyncio.sleep(0)
-            if not self.is_shutting_down and self._tasks is not None:
-                self.fetchers.add(followers, self._tasks)
+            if not self.is_shutting_down:
+                self.fetchers.add(followers)
             self.fetchers.stop_idle()
             self._has_orders.set()
             return ControlAnswer(ErrorCode.NONE, answers)
@@ -307,45 +369,6 @@ class ReplicaManager:
         if self.me not in order.assignment.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
-
-    async def _open_logs(self, orders: Sequence[PartitionOrder]) -> dict[TopicPartition, Log | Exception]:
-        """The log of each partition, or the error. A partition with an error keeps its old epoch, so that the order can
-        be repeated."""
-        found: dict[TopicPartition, Log | Exception] = {}
-        missing: list[PartitionOrder] = []
-        for order in orders:
-            self._forget_former_life(order)
-            existing = self.logs.get(order.partition)
-            if existing is not None:
-                found[order.partition] = existing
-            elif (error := _unfit_for_a_directory(order.partition)) is not None:
-                found[order.partition] = error
-            else:
-                missing.append(order)
-        if missing:
-            topics, generation = {order.partition.topic for order in missing}, self._configs.generation
-            try:
-                configs = await self._configs.read(topics)
-                found |= await self.logs.create_many(
-                    (order.partition, configs[order.partition.topic], order.is_new) for order in missing
-                )
-                if self._configs.generation != generation:  # a change during the await found no log to change
-                    for topic, config in (await self._configs.read(topics)).items():
-                        self.logs.reconfigure(topic, config)
-            except ZooKeeperError as error:
-                return found | {order.partition: error for order in missing}
-        return found
-
-    def _forget_former_life(self, order: PartitionOrder) -> None:
-        """A new replica has no records, so a log of its name belongs to an earlier one. Its StopReplica never came, for
-        example because the controller died, and the topic may have been deleted and created again since."""
-        stray = self.logs.get(order.partition)
-        if order.is_new and stray is not None and order.partition not in self.partitions and stray.log_end_offset > 0:
-            log.warning("%s is new here: removing the log of an earlier partition of that name", order.partition)
-            try:
-                self.logs.delete(order.partition)
-            except KafkaError as error:
-                log.error("%s: %s", order.partition, error)  # its directory is offline now, and the answer says so
 
     def _obey(
         self,
@@ -368,26 +391,78 @@ class ReplicaManager:
                 continue
             partition = self._partition_for(order.partition)
             before = role_of(partition)
-            if order.state.leader == self.me:
-                partition.make_leader(order, opened)
-                partition.maybe_increment_high_watermark()
-            elif self.metadata.is_alive(order.state.leader):
-                partition.make_follower(order, opened)
-                followers.append(partition)
-            else:
-                # The log stays open, so that its high watermark stays in the checkpoint; nothing else changes.
-                # Leader -1 is normal between the death of a leader and the election.
-                level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
-                log.log(level, "%s: leader %d is not alive, not following it", order.partition, order.state.leader)
-                partition.log = opened
-                self.gauges.update(partition)
+            try:
+                plays = self._play(partition, order, opened)
+            except Exception as error:
+                answers[order.partition] = self._set_aside(partition, order, sender, error)
                 continue
-            self.gauges.update(partition)
-            changes.append(self._change(partition, before, cause))
+            partition.failure = None
+            self._aside.discard(order.partition)
+            if plays:
+                changes.append(self._change(partition, before, cause))
+                followers += [] if partition.is_leader else [partition]
         self._events.emit(changes)
         for order in orders:
             self.moved(order.partition)
         return followers
+
+    def _tell_elected(self, name: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+        listener = self.leadership_listeners.get(name.topic)
+        if listener is not None:
+            try:
+                listener.became_leader(name, leader_epoch)
+            except Exception as error:
+                self.guard.record("leadership-listener", name, error)
+
+    def _tell_resigned(self, name: TopicPartition, leader_epoch: LeaderEpoch | None) -> None:
+        listener = self.leadership_listeners.get(name.topic)
+        if listener is not None:
+            try:
+                listener.resigned(name, leader_epoch)
+            except Exception as error:
+                self.guard.record("leadership-listener", name, error)
+
+    def _play(self, partition: Partition, order: PartitionOrder, opened: Log) -> bool:
+        """Take the role of the order. False if there is no live leader to follow."""
+        plays = True
+        if order.state.leader == self.me:
+            is_new = partition.make_leader(order, opened)
+            partition.maybe_increment_high_watermark()
+            if is_new:
+                self._tell_elected(order.partition, order.state.leader_epoch)
+        elif self.metadata.is_alive(order.state.leader):
+            partition.make_follower(order, opened)
+            self._tell_resigned(order.partition, order.state.leader_epoch)
+        else:
+            # The log stays open, so that its high watermark stays in the checkpoint; nothing else changes.
+            # Leader -1 is normal between the death of a leader and the election.
+            level = logging.INFO if order.state.leader == NO_LEADER else logging.ERROR
+            log.log(level, "%s: leader %d is not alive, not following it", order.partition, order.state.leader)
+            partition.log = opened
+            plays = False
+        self.gauges.update(partition)
+        return plays
+
+    def _set_aside(self, partition: Partition, order: PartitionOrder, sender: Sender, error: Exception) -> ErrorCode:
+        """The partition is offline until an order succeeds: this one, which is repeated, or a later one."""
+        name = partition.topic_partition
+        self.guard.record("leader-and-isr", name, error)
+        partition.failure = f"{type(error).__name__}: {error}"
+        partition.attempts += 1
+        self._aside.add(name)
+        self.guard.start("retry", name, lambda: self._try_again(partition, order, sender))
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+    async def _try_again(self, partition: Partition, order: PartitionOrder, sender: Sender) -> None:
+        attempts = partition.attempts
+        await asyncio.sleep(pause_after(attempts))
+        async with self._orders:
+            is_latest = self.partitions.get(order.partition) is partition and partition.attempts == attempts
+            opened = self.logs.get(order.partition)
+            if is_latest and partition.failure is not None and opened is not None:
+                followers = self._obey([order], {order.partition: opened}, {}, sender)
+                if not self.is_shutting_down:
+                    self.fetchers.add(followers)
 
     def _partition_for(self, name: TopicPartition) -> Partition:
         partition = self.partitions.get(name)
@@ -411,6 +486,7 @@ class ReplicaManager:
                         answers[order.partition] = self._delete(order.partition, sender)
                     self.moved(order.partition)
                 await asyncio.sleep(0)
+            await self.logs.settle_deletions()
             if any(order.delete for order in accepted) and self._has_orders.is_set():
                 self.logs.checkpoint_high_watermarks()  # once per request (KAFKA-10002)
             self.fetchers.stop_idle()
@@ -428,12 +504,14 @@ class ReplicaManager:
     def _delete(self, name: TopicPartition, sender: Sender) -> ErrorCode:
         self.logs.dir_moves.cancel(name)
         partition = self.partitions.pop(name, None)
+        self._aside.discard(name)
         if partition is not None:
             before = role_of(partition)
             partition.log = None
             self.gauges.update(partition)
             change = self._change(partition, before, f"stop-replica from controller {sender.controller_id}")
             self._events.emit([change])
+            self._tell_resigned(name, None)
         if self.logs.get(name) is None:
             return ErrorCode.NONE
         try:
@@ -447,17 +525,6 @@ def role_of(partition: Partition) -> str:
     if partition.log is None or partition.leader_epoch == NO_EPOCH:
         return "none"
     return "leader" if partition.is_leader else "follower"
-
-
-def _unfit_for_a_directory(partition: TopicPartition) -> KafkaError | None:
-    """The topic's name becomes part of a path: an order must not be able to choose another directory."""
-    try:
-        validate_name(partition.topic)
-    except KafkaError as error:
-        return error
-    if partition.partition < 0:
-        return KafkaError(ErrorCode.INVALID_PARTITIONS, f"invalid partition number {partition.partition}")
-    return None
 
 
 def _storage_code(error: Exception) -> ErrorCode:

@@ -7,12 +7,12 @@ seconds, as in Kafka, so a burst is paid for afterwards.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from typing import Final
 
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Clock
+from klamm.security.windowed_rate import WindowedRate
 
 SAMPLES: Final = 11
 SAMPLE_SECONDS: Final = 1.0
@@ -31,30 +31,15 @@ class ReplicationQuota:
     """The quota of one direction."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._usage = WindowedRate(clock, SAMPLES, SAMPLE_SECONDS, least_seconds=SAMPLE_SECONDS)
         self.limit: float | None = None
         """Bytes per second. None means unlimited."""
-        self._samples: deque[list[float]] = deque()
-        """Start and bytes of each second that has any."""
 
     def record(self, size: int) -> None:
-        now = self._clock.monotonic()
-        self._forget(now)
-        if not self._samples or now - self._samples[-1][0] >= SAMPLE_SECONDS:
-            self._samples.append([now, 0.0])
-        self._samples[-1][1] += size
+        self._usage.record(size)
 
     def is_exceeded(self) -> bool:
         return self.limit is not None and self.rate() > self.limit
 
     def rate(self) -> float:
-        now = self._clock.monotonic()
-        self._forget(now)
-        if not self._samples:
-            return 0.0
-        elapsed = max(now - self._samples[0][0], SAMPLE_SECONDS)
-        return sum(size for _, size in self._samples) / elapsed
-
-    def _forget(self, now: float) -> None:
-        while self._samples and now - self._samples[0][0] > SAMPLES * SAMPLE_SECONDS:
-            self._samples.popleft()
+        return self._usage.rate()

@@ -9,12 +9,14 @@ deletion, or the old records.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
 from klamm.admin.placement import Placement, PlacementBroker, RackMode, growth_start, place
-from klamm.model.config import TopicConfig, topic_config
+from klamm.broker.topic_configs import TopicConfigs
+from klamm.model.brokers import Broker
+from klamm.model.config import topic_config
 from klamm.model.errors import BadVersion, ErrorCode, KafkaError, NodeExists, NoNode, ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
@@ -128,7 +130,7 @@ class TopicAdmin:
         self,
         zk: ZooKeeper,
         random: Random,
-        defaults: TopicConfig,
+        configs: TopicConfigs,
         *,
         partitions_default: int,
         replication_factor_default: int,
@@ -137,7 +139,7 @@ class TopicAdmin:
         self._partitions_max = partitions_max
         self._zk = zk
         self._random = random
-        self.config_defaults = defaults
+        self._configs = configs
         self._partitions_default = partitions_default
         self._replication_factor_default = replication_factor_default
 
@@ -153,12 +155,27 @@ class TopicAdmin:
                 continue  # the controller reports the broken znode
         return frozenset(dedicated)
 
+    async def placement_brokers(self, live: Iterable[Broker]) -> list[PlacementBroker]:
+        """Live brokers that may get replicas: all but dedicated controllers."""
+        brokers = sorted(live)
+        dedicated = await self.dedicated_controllers([broker.id for broker in brokers])
+        return [PlacementBroker(broker.id, broker.rack) for broker in brokers if broker.id not in dedicated]
+
+    async def partition_count(self, name: str) -> int | None:
+        """What ZooKeeper says, which is never a part of the topic; None if it does not exist."""
+        path = topic.path(name)
+        try:
+            node = await self._zk.get(path)
+        except NoNode:
+            return None
+        return len(topic.decode(path, node.data).partitions)
+
     def plan(
         self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
     ) -> PlannedTopic:
         """Validate and place a topic, as far as possible without ZooKeeper."""
         validate_name(new.name)
-        topic_config(self.config_defaults, new.configs)
+        topic_config(self._configs.defaults, new.configs)
         configs = {key: value for key, value in new.configs.items() if value is not None}
         return PlannedTopic(new.name, self._place(new, brokers, mode), configs)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from klamm.broker.partition import Partition
+from klamm.log.directories.topic_lives import TopicLife
 from klamm.log.directory_moves.log_dir_moves import LogDirMoves
 from klamm.log.leader_epochs import LeaderEpochCache
 from klamm.log.log_results import AppendInfo, ReadResult
-from klamm.model.config import TopicConfig
+from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.control import PartitionOrder
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -39,7 +40,7 @@ class ManualClock:
 
 
 class NoDisk:
-    def write_atomically(self, path: str, data: bytes) -> None: ...
+    def write_atomically(self, path: str, data: bytes, turn: int = 0) -> None: ...
 
 
 class FakeLog:
@@ -47,11 +48,14 @@ class FakeLog:
         self.topic_partition = partition
         self.config = TopicConfig(**config)
         self.data = bytearray()
+        self.appended: list[bytes] = []
+        """What leaders appended, as they gave it."""
         self.log_start_offset = 0
         self.high_watermark = 0
         self.unstable: int | None = None
         self.failed = False
         self.corrupt_once = False
+        self.waits_for_flush = False
         self.epochs = LeaderEpochCache(NoDisk(), "epochs")  # type: ignore[arg-type]
         self.epochs.bind(lambda: self.log_end_offset, lambda: None)
 
@@ -63,14 +67,22 @@ class FakeLog:
     def last_stable_offset(self) -> int:
         return self.high_watermark if self.unstable is None else min(self.unstable, self.high_watermark)
 
+    def may_acknowledge(self, end_offset: int) -> bool:
+        return not self.waits_for_flush
+
     def fill(self, *epochs: int) -> FakeLog:
         """One record per named epoch; its byte is the epoch."""
         for epoch in epochs:
             self.append_as_leader(bytes([epoch]), LeaderEpoch(epoch))
         return self
 
-    def append_as_leader(self, records: bytes, leader_epoch: int) -> AppendInfo:
+    async def prepare(self, records: bytes) -> None: ...
+
+    async def prepare_truncation(self, offset: int) -> None: ...
+
+    def append_as_leader(self, records: bytes, leader_epoch: int, *, origin: Any = None) -> AppendInfo:
         first = self.log_end_offset
+        self.appended.append(records)
         self.epochs.assign(LeaderEpoch(leader_epoch), first)
         self.data += bytes([leader_epoch]) * len(records)
         return AppendInfo(first, self.log_end_offset - 1, -1, -1, self.log_start_offset)
@@ -115,20 +127,39 @@ class FakeLog:
         self.log_start_offset = self.high_watermark = offset
 
     def advance_log_start(self, offset: int) -> bool:
-        self.log_start_offset = offset
-        return True
+        if offset > self.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        advanced = offset > self.log_start_offset
+        self.log_start_offset = max(offset, self.log_start_offset)
+        return advanced
+
+    async def read_timestamps(self) -> None: ...
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[Any]:
         return []
 
 
+class FakeLives:
+    def __init__(self) -> None:
+        self.known: dict[TopicPartition, TopicLife] = {}
+
+    def of(self, partition: TopicPartition) -> TopicLife | None:
+        return self.known.get(partition)
+
+    async def remember(self, lives: dict[TopicPartition, TopicLife]) -> None:
+        self.known |= lives
+
+
 class FakeLogManager:
     def __init__(self) -> None:
         self.kept: dict[TopicPartition, FakeLog] = {}
-        self.offline: set[TopicPartition] = set()
+        self.offline: dict[TopicPartition, str] = {}
         self.deleted: list[TopicPartition] = []
         self.checkpoints = 0
         self.on_offline: Any = None
+        self.on_flushed: Any = None
+        self.lives = FakeLives()
+        self.aside: list[TopicPartition] = []
         self.dir_moves = LogDirMoves(NoDisk(), ManualClock(), random.Random(1), self)  # type: ignore[arg-type]
 
     def get(self, partition: TopicPartition) -> FakeLog | None:
@@ -136,6 +167,16 @@ class FakeLogManager:
 
     def is_offline(self, partition: TopicPartition) -> bool:
         return partition in self.offline
+
+    def logs(self) -> list[FakeLog]:
+        return list(self.kept.values())
+
+    def use(self, config: BrokerConfig) -> None: ...
+
+    def reconfigure(self, topic: str, config: TopicConfig) -> None:
+        for partition, log in self.kept.items():
+            if partition.topic == topic:
+                log.config = config
 
     async def create_many(self, partitions: Any) -> dict[TopicPartition, FakeLog]:
         made = {name: FakeLog(name, min_insync_replicas=config.min_insync_replicas) for name, config, _ in partitions}
@@ -145,6 +186,13 @@ class FakeLogManager:
     def delete(self, partition: TopicPartition) -> None:
         del self.kept[partition]
         self.deleted.append(partition)
+
+    async def set_aside(self, partition: TopicPartition) -> str:
+        del self.kept[partition]
+        self.aside.append(partition)
+        return f"{partition}-stray"
+
+    async def settle_deletions(self) -> None: ...
 
     def checkpoint_high_watermarks(self) -> None:
         self.checkpoints += 1

@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from klamm.broker.appends import Appends
+from klamm.broker.config_admin import ConfigAdmin
+from klamm.broker.coordinators.groups.coordinator import GroupCoordinator
+from klamm.broker.coordinators.groups.zookeeper_offsets import ZooKeeperOffsets
+from klamm.broker.coordinators.internal_topic import InternalTopic, offsets_shape, transactions_shape
+from klamm.broker.coordinators.transactions.composition import transaction_coordinator
+from klamm.broker.dynamic_configs import DynamicConfigs
+from klamm.broker.fetch_sessions import FetchSessions
 from klamm.broker.handlers.dispatch import Dispatcher
 from klamm.broker.handlers.services import Services
 from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.producer_ids import ProducerIds
+from klamm.broker.quota_admin import QuotaAdmin
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
@@ -23,7 +31,9 @@ from klamm.model.control import MetadataUpdate, PartitionMetadata, Sender
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.requests import ANONYMOUS, RequestContext
+from klamm.model.settings import INT_MAX
 from klamm.security.authorizer import AllowAll, Operation
+from klamm.security.quotas import ClientQuotas
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.server_connection import RequestHeader
@@ -62,7 +72,12 @@ class MeteredQuotas:
         self.charged: list[tuple[str, int]] = []
         self.throttle_ms = 0
 
-    def throttle(self, context: RequestContext, api: str, size_bytes: int) -> int:
+    counts_time = False
+
+    def fetch_bytes_max(self, context: RequestContext) -> int:
+        return INT_MAX
+
+    def throttle(self, context: RequestContext, api: str, size_bytes: int, seconds: float = 0.0) -> int:
         self.charged.append((api, size_bytes))
         return self.throttle_ms
 
@@ -76,8 +91,18 @@ class OneBroker:
         self.controller = Controller()
         self.guard = Guard()
         self.quotas = MeteredQuotas()
-        config = BrokerConfig(broker_id=1, inter_broker_listener_name="INTERNAL", num_partitions=2)
+        self.client_quotas = ClientQuotas(clock)
+        config = BrokerConfig(
+            broker_id=1,
+            zookeeper_connect="zk:2181",
+            listeners=("CLIENT://:1", "INTERNAL://:2"),
+            listener_security_protocol_map=("CLIENT:PLAINTEXT", "INTERNAL:PLAINTEXT"),
+            inter_broker_listener_name="INTERNAL",
+            num_partitions=2,
+            offsets_topic_replication_factor=2,
+        )
         self.metadata = MetadataCache()
+        configs = TopicConfigs(zk, clock, TopicConfig(), 1.0)
         self.replicas = ReplicaManager(
             BrokerId(1),
             config,
@@ -85,9 +110,27 @@ class OneBroker:
             zk=zk,
             logs=logs,
             metadata=self.metadata,
-            configs=TopicConfigs(zk, clock, TopicConfig(), 1.0),
+            configs=configs,
             events=Events(),
             endpoint=lambda leader: pytest.fail("this broker follows no leader"),
+        )
+        self.topics = TopicAdmin(zk, random.Random(1), configs, partitions_default=2, replication_factor_default=1)
+        self.offsets_topic = InternalTopic(offsets_shape(config), self.metadata, self.topics)
+        self.transactions_topic = InternalTopic(transactions_shape(config), self.metadata, self.topics)
+        self.dynamic = DynamicConfigs(
+            BrokerId(1), config, zk, configs, logs, self.replicas.leader_quota, self.replicas.follower_quota
+        )
+        appends, producer_ids = Appends(self.replicas), ProducerIds(zk, BrokerId(1))
+        self.groups = GroupCoordinator(
+            config, topic=self.offsets_topic, appends=appends, replicas=self.replicas, random=random.Random(1)
+        )
+        self.transactions, _, self.markers = transaction_coordinator(
+            self.replicas,
+            appends,
+            self.transactions_topic,
+            producer_ids,
+            self.groups.commits,
+            lambda broker: pytest.fail("this broker sends no markers to others"),
         )
         self.handle = Dispatcher(
             Services(
@@ -95,19 +138,27 @@ class OneBroker:
                 config=config,
                 metadata=self.metadata,
                 replicas=self.replicas,
-                appends=Appends(self.replicas),
+                appends=appends,
                 reads=Reads(self.replicas),
-                topics=TopicAdmin(
-                    zk, random.Random(1), TopicConfig(), partitions_default=2, replication_factor_default=1
-                ),
-                producer_ids=ProducerIds(zk, BrokerId(1)),
+                fetch_sessions=FetchSessions(config.fetch_session_cache_slots, clock, random.Random(1)),
+                topics=self.topics,
+                offsets_topic=self.offsets_topic,
+                transactions_topic=self.transactions_topic,
+                groups=self.groups,
+                old_offsets=ZooKeeperOffsets(zk, config.offset_metadata_max_bytes),
+                quotas=QuotaAdmin(zk, self.client_quotas),
+                client_quotas=self.quotas,
+                configs=ConfigAdmin(zk, self.dynamic, configs),
+                producer_ids=producer_ids,
+                transactions=self.transactions,
+                markers=self.markers,
                 controller=self.controller,
                 authorizer=self.guard,
             ),
             self.quotas,
         )
 
-    async def ask(self, key: ApiKey, version: int, context: RequestContext = CLIENT, **fields: Any) -> Any:
+    async def ask(self, key: ApiKey, version: int, /, context: RequestContext = CLIENT, **fields: Any) -> Any:
         body = encode_request(request_class(key)(**fields), version)
         answer = await self.handle(context, RequestHeader(key, version, 1, "test"), memoryview(body))
         assert answer is not None

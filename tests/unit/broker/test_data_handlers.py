@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import zlib
 from typing import Any
 
 import pytest
 
+from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.control import Sender
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
@@ -14,7 +17,7 @@ from klamm.model.requests import ClientConnection, RequestContext
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import decode_response, request_class
 from klamm.wire.produce import encode_request as encode_produce
-from klamm.wire.records import Record, build_batch
+from klamm.wire.records import Record, build_batch, iter_records
 from klamm.wire.server_connection import RequestHeader
 from klamm.zookeeper.znodes import producer_id_block
 
@@ -78,7 +81,7 @@ async def test_init_producer_id(one: OneBroker) -> None:
     answer = await one.ask(ApiKey.INIT_PRODUCER_ID, 3, transactional_id=None, **fields)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 0, 0)
     refused = await one.ask(ApiKey.INIT_PRODUCER_ID, 3, transactional_id="tx", **fields)
-    assert (refused.error_code, refused.producer_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert (refused.error_code, refused.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)
 
 
 async def test_describe_cluster(one: OneBroker) -> None:
@@ -165,7 +168,7 @@ async def test_judging_orders(one: OneBroker, make_order: Any) -> None:
     assert await order(epoch=3) is ErrorCode.STALE_CONTROLLER_EPOCH
     assert await order(leader=9, epoch=5) is ErrorCode.NONE, "a dead leader is not followed, and that is not an error"
     assert one.replicas.partitions[TP].leader_epoch == 4
-    one.logs.offline.add(TP)
+    one.logs.offline[TP] = "broken"
     assert await order(epoch=6) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -187,7 +190,7 @@ async def test_failed_configuration_read_leaves_the_epoch_for_a_retry(
     sender = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))
     with monkeypatch.context() as patch:
         patch.setattr(one.zk, "get_many", fail)
-        patch.setattr(one.replicas._configs, "_patience", 0)
+        patch.setattr(one.replicas._replica_logs._configs, "_patience", 0)
         answer = await one.replicas.leader_and_isr(sender, [make_order(epoch=4)])
     assert answer.partitions[TP] is ErrorCode.UNKNOWN_SERVER_ERROR
     assert (await one.replicas.leader_and_isr(sender, [make_order(epoch=4)])).partitions[TP] is ErrorCode.NONE
@@ -197,7 +200,7 @@ async def test_failed_configuration_read_leaves_the_epoch_for_a_retry(
 async def test_failed_directory(one: OneBroker, make_order: Any) -> None:
     await one.told()
     await lead(one, make_order)
-    one.logs.offline.add(TP)
+    one.logs.offline[TP] = "broken"
     one.logs.on_offline("/disk1", [TP])
     await asyncio.sleep(0.01)
     assert (await list_offset(one, -1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -240,10 +243,87 @@ async def test_the_dispatcher_charges_the_client_once_and_tells_it(one: OneBroke
         told = None if chunks is None else decode_response(ApiKey.PRODUCE, 8, b"".join(chunks)).throttle_time_ms
         assert told == expected
     fetched = await fetch(one, 11)
-    size = len(fetched.responses[0].partitions[0].records)
-    assert fetched.throttle_time_ms == 70
+    assert (fetched.throttle_time_ms, list(fetched.responses)) == (70, []), "throttled, so without data"
+    *charged, (api, size) = one.quotas.charged
+    assert charged == [("Metadata", 0), ("Produce", len(body)), ("Produce", len(body))]
+    assert api == "Fetch"
     assert size > 0
-    assert one.quotas.charged == [("Metadata", 0), ("Produce", len(body)), ("Produce", len(body)), ("Fetch", size)]
+
+
+@pytest.mark.case("FRQ-01")
+async def test_a_fetch_from_a_broker_without_a_replica(one: OneBroker) -> None:
+    await one.told(leader=2)
+    answer = await fetch(one, 11)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.case("FRQ-03")
+async def test_list_offsets_elsewhere(one: OneBroker, make_order: Any) -> None:
+    await one.told(leader=2)
+    sender = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))
+    one.replicas.is_shutting_down = True  # it obeys, but fetches nothing
+    await one.replicas.leader_and_isr(sender, [make_order(leader=2, epoch=3, isr=(1, 2), replicas=(1, 2))])
+    log = one.logs.kept[TP]
+    log.fill(0, 0, 0)
+    for timestamp in (-1, -2):
+        assert (await list_offset(one, timestamp, name="nowhere")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await list_offset(one, timestamp)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await list_offset(one, timestamp, replica_id=2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    debugging = await list_offset(one, -1, replica_id=-2)
+    assert (debugging.error_code, debugging.offset) == (0, 3), "up to the log end"
+    for epoch, code in ((-1, 0), (3, 0), (2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        assert (await list_offset(one, -2, replica_id=-2, epoch=epoch)).error_code == code
+
+
+@pytest.mark.case("FRQ-09")
+async def test_too_few_replicas_and_internal_topics(one: OneBroker, make_order: Any) -> None:
+    await one.told()
+    log = await lead(one, make_order)
+    log.config = TopicConfig(min_insync_replicas=3)
+    batch = build_batch([Record(key=None, value=b"v", timestamp=1)])
+
+    async def produced(name: TopicPartition, acks: int, client_id: str = "x") -> int:
+        body = b"".join(encode_produce(8, acks=acks, timeout_ms=0, entries=[(name, batch)]))
+        context = CLIENT._replace(client_id=client_id)
+        chunks = await one.handle(context, RequestHeader(ApiKey.PRODUCE, 8, 1, client_id), memoryview(body))
+        assert chunks is not None
+        answer = decode_response(ApiKey.PRODUCE, 8, b"".join(chunks))
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    assert await produced(TP, -1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert await produced(TP, 1) == ErrorCode.NONE
+    internal = TopicPartition("__consumer_offsets", 0)
+    assert await produced(internal, 1) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert await produced(internal, 1, "__admin_client") != ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_produce_with_an_old_message_format(one: OneBroker, make_order: Any, version: int) -> None:
+    await one.told()
+    log = await lead(one, make_order)
+    body = struct.pack(">bbqii", 1, 0, 77, -1, 1) + b"v"
+    message = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+    for data, code in ((message, 0), (message[:-1] + b"x", ErrorCode.CORRUPT_MESSAGE)):
+        chunks = encode_produce(version, acks=1, timeout_ms=0, entries=[(TP, data)])
+        header = RequestHeader(ApiKey.PRODUCE, version, 1, "old")
+        answer = await one.handle(CLIENT, header, memoryview(b"".join(chunks)))
+        assert answer is not None
+        found = decode_response(ApiKey.PRODUCE, version, b"".join(answer)).responses[0].partition_responses[0]
+        assert found.error_code == code
+    stored = [(record.timestamp, record.value) for record in iter_records(log.appended[-1])]
+    assert stored == [(77, b"v")]
+
+
+async def test_brokers_are_not_throttled_on_a_shared_listener(
+    one: OneBroker, make_order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BrokerConfig, "shares_listener_with_clients", True)
+    await one.told()
+    await lead(one, make_order, isr=(1, 2))
+    one.quotas.throttle_ms = 70
+    assert (await fetch(one, 11, context=INTERNAL, replica_id=2)).throttle_time_ms == 0
+    client = await one.ask(ApiKey.METADATA, 8, INTERNAL, topics=[], allow_auto_topic_creation=False)
+    assert client.throttle_time_ms == 70
 
 
 async def test_brokers_are_not_throttled(one: OneBroker, make_order: Any) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from klamm.broker.config_changes import ConfigChanges
-from klamm.broker.dynamic_configs import FOLLOWER_RATE, LEADER_RATE, DynamicConfigs
+from klamm.broker.dynamic_configs import DynamicConfigs
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.topic_configs import TopicConfigs, usable_config
-from klamm.model.config import TopicConfig
-from klamm.model.ids import BrokerId
+from klamm.model.config import BrokerConfig, TopicConfig, topic_defaults
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import CreateMode
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
@@ -25,11 +26,19 @@ from klamm.zookeeper.znodes import config, config_change
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 TIMEOUT = 10
+FILE = BrokerConfig(broker_id=1, zookeeper_connect="zk:2181", log_retention_ms=7)
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 
 
 class Logs:
     def __init__(self) -> None:
         self.configs: dict[str, TopicConfig] = {}
+
+    def logs(self) -> list[Any]:
+        return [SimpleNamespace(topic_partition=TopicPartition(name, 0)) for name in self.configs]
+
+    def use(self, config: BrokerConfig) -> None:
+        self.broker_config = config
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
         self.configs[topic] = config
@@ -40,9 +49,9 @@ class World:
         self.zk = zk
         self.logs = Logs()
         self.leader_quota, self.follower_quota = ReplicationQuota(SystemClock()), ReplicationQuota(SystemClock())
-        topics = TopicConfigs(zk, SystemClock(), TopicConfig(), 1.0)
+        self.topics = topics = TopicConfigs(zk, SystemClock(), topic_defaults(FILE), 1.0)
         logs: Any = self.logs
-        self.dynamic = DynamicConfigs(BrokerId(1), zk, topics, logs, self.leader_quota, self.follower_quota)
+        self.dynamic = DynamicConfigs(BrokerId(1), FILE, zk, topics, logs, self.leader_quota, self.follower_quota)
 
     async def write(self, kind: str, name: str, **overrides: str) -> None:
         """Writes the overrides first and the notification second, as every writer does."""
@@ -93,7 +102,7 @@ async def test_what_changed_before_the_start_and_after_it(world: World) -> None:
         await world.write("topics", "late", retention_ms="2")
         await eventually(lambda: "late" in world.logs.configs)
         await world.write("topics", "late")
-        await eventually(lambda: world.logs.configs["late"] == TopicConfig())
+        await eventually(lambda: world.logs.configs["late"] == topic_defaults(FILE))
         assert world.logs.configs["early"].retention_ms == 1
     finally:
         changes.cancel()
@@ -108,6 +117,66 @@ async def test_rates_of_this_broker_alone(world: World, following: ConfigChanges
     assert world.follower_quota.limit is None  # reported, and no limit
     await world.write("brokers", "1")
     await eventually(lambda: world.leader_quota.limit is None)
+
+
+@pytest.mark.case("FRQ-06")
+async def test_changed_defaults_reach_open_logs_and_not_what_topics_override(
+    world: World, following: ConfigChanges
+) -> None:
+    seen: list[int] = []
+
+    async def see(now: BrokerConfig) -> None:
+        seen.append(now.log_cleaner_backoff_ms)
+
+    world.dynamic.when_changed(see)
+    await world.write("topics", "own", retention_ms="1")
+    await world.write("topics", "plain")
+    await world.write("brokers", "<default>", log_retention_ms="100", log_cleaner_backoff_ms="5")
+    await eventually(lambda: world.logs.configs["plain"].retention_ms == 100)
+    assert world.logs.configs["own"].retention_ms == 1
+    assert world.logs.broker_config.log_cleaner_backoff_ms == 5
+    assert world.topics.defaults.retention_ms == 100, "for logs that are created later"
+    await world.write("brokers", "1", log_retention_ms="200")
+    await eventually(lambda: world.logs.configs["plain"].retention_ms == 200)
+    await world.write("brokers", "1")
+    await eventually(lambda: world.logs.configs["plain"].retention_ms == 100)
+    await world.write("brokers", "<default>")
+    await eventually(lambda: world.logs.configs["plain"].retention_ms == 7)
+    assert seen == [5, 5, 5, 15_000]
+
+
+async def test_what_another_program_wrote_is_used_as_far_as_possible(
+    world: World, following: ConfigChanges, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.write("topics", "t")
+    bad = {"no_such_key": "1", "num_partitions": "3", "log_segment_bytes": "one", LEADER_RATE.replace(".", "_"): "5"}
+    await world.write("brokers", "<default>", log_retention_ms="100", **bad)
+    await eventually(lambda: world.logs.configs["t"].retention_ms == 100)
+    assert world.leader_quota.limit is None
+    named = [record.getMessage() for record in caplog.records]
+    for key in bad:
+        assert any(f"{key.replace('_', '.')} has no effect" in line for line in named), key
+
+
+@pytest.mark.case("FRQ-07")
+async def test_malformed_notifications_reach_no_handler(world: World) -> None:
+    reached: list[str] = []
+
+    async def apply(entity: str) -> None:
+        reached.append(entity)
+
+    version_1 = b'{"version":1,"entity_type":"%s","entity_name":"t"}'
+    for data in (b"{", b"not json", b"[]", b'{"version":3}', b'{"version":2}', version_1 % b"users", b'{"version":1}'):
+        await world.notify(data)
+    await world.notify(version_1 % b"topics")
+    await world.notify(config_change.encode("topics/u"))
+    changes = asyncio.create_task(ConfigChanges(world.zk, SystemClock(), apply).run())
+    try:
+        await eventually(lambda: len(reached) == 2)
+    finally:
+        changes.cancel()
+        await asyncio.wait([changes])
+    assert reached == ["topics/t", "topics/u"]
 
 
 async def test_bad_notifications_stop_nothing(world: World, following: ConfigChanges) -> None:

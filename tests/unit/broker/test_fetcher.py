@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
-from klamm.broker import fetcher
-from klamm.broker.fetcher import EpochAnswered, EpochAsked, Fetcher, FetchState
+from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, Fetcher, FetchState
 from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.truncation import Truncation, truncation
 from klamm.log.leader_epochs import UNDEFINED, EpochEndOffset
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.guard import Guard
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.wire.fetch import FetchPartition, FetchResult
 
@@ -33,6 +33,7 @@ class FakeLeader:
         self.epoch_errors: list[ErrorCode] = []
         self.knows_epochs = True
         self.unreachable = False
+        self.is_answering = False
         self.on_fetch: Any = lambda: None
 
     def _fence(self, epoch: int) -> ErrorCode:
@@ -51,7 +52,7 @@ class FakeLeader:
             answers.append(EpochAnswered(question.partition, error, UNDEFINED if error else end))
         return answers
 
-    async def fetch(self, wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+    async def fetch(self, wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
         if self.unreachable:
             raise ConnectionResetError("gone")
         self.fetches += 1
@@ -89,6 +90,7 @@ class Pair:
         self.order = make_order
         self.woken: list[TopicPartition] = []
         self.quota = ReplicationQuota(clock)
+        self.guard = Guard()
         self.fetcher = Fetcher(
             BrokerId(2),
             leader,
@@ -97,6 +99,7 @@ class Pair:
             backoff=1.0,
             quota=self.quota,
             on_append=self.woken.append,
+            guard=self.guard,
         )
 
     def follow(self, epoch: int) -> None:
@@ -270,51 +273,124 @@ async def test_high_watermark_never_passes_the_own_end(pair: Pair) -> None:
     assert (pair.log.log_end_offset, pair.log.high_watermark) == (100, 100)
 
 
-async def test_a_new_partition_does_not_wait_for_the_long_poll(
-    pair: Pair, make_log: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    polls: list[list[TopicPartition]] = []
-    given_up = 0
+class Polls:
+    """Long polls that wait until the test answers them."""
 
-    async def long_poll(wanted: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        nonlocal given_up
-        polls.append([want.partition for want in wanted])
+    def __init__(self, pair: Pair, make_log: Any) -> None:
+        self.pair = pair
+        self.make_log = make_log
+        self.asked: list[tuple[int, float | None]] = []
+        """How many partitions each poll asked for, and how long it may wait."""
+        self.given_up = 0
+        self.answer = asyncio.Event()
+        pair.leader.fetch = self.fetch  # type: ignore[method-assign]
+
+    async def fetch(self, wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
+        self.asked.append((len(wanted), max_wait))
         try:
-            await asyncio.sleep(3600)
+            await self.answer.wait()
         except asyncio.CancelledError:
-            given_up += 1
+            self.given_up += 1
             raise
-        return []
+        self.answer.clear()
+        return [FetchResult(want.partition, ErrorCode.NONE, want.fetch_offset + 1, records=b"x") for want in wanted]
 
-    pair.leader.fetch = long_poll  # type: ignore[method-assign]
-    pair.follow(0)
-    running = asyncio.create_task(pair.fetcher.run())
+    async def answered(self) -> None:
+        self.answer.set()
+        await turns()
 
-    async def follow_also(name: TopicPartition) -> None:
-        other = Partition(name, BrokerId(1), pair.clock, 1.0)
-        other.make_follower(pair.order(leader=2, partition=name), make_log(name))
-        pair.fetcher.add(other)
-        for _ in range(10):
-            await asyncio.sleep(0)
+    async def add(self, number: int) -> None:
+        name = TopicPartition("more", number)
+        other = Partition(name, BrokerId(1), self.pair.clock, 1.0)
+        other.make_follower(self.pair.order(leader=2, partition=name), self.make_log(name))
+        self.pair.fetcher.add(other)
+        await turns()
 
-    await asyncio.sleep(0)
-    await follow_also(TopicPartition("more", 0))
-    assert (polls, given_up) == ([[TP, ("more", 0)]], 0), "before the poll began"
-    await follow_also(TopicPartition("more", 1))
-    assert (polls[-1], given_up) == ([TP, ("more", 0), ("more", 1)], 1)
-    await follow_also(TopicPartition("more", 2))
-    assert given_up == 1, "not twice in a moment, because the leader still serves the abandoned poll"
-    pair.clock.advance(0.1)
-    await follow_also(TopicPartition("more", 3))
-    assert [name.partition for name in polls[-1]] == [0, 0, 1, 2, 3]
-    monkeypatch.setattr(fetcher, "GIVE_UP_POLL_EVERY", 0.001)
-    await follow_also(TopicPartition("more", 4))
-    while len(polls[-1]) < 6:  # as soon as the limit allows
+
+async def turns() -> None:
+    for _ in range(10):
         await asyncio.sleep(0)
-    assert given_up == 3
+
+
+@pytest.fixture
+async def polls(pair: Pair, make_log: Any) -> AsyncIterator[Polls]:
+    """A follower whose first partition is in a full long poll."""
+    polls = Polls(pair, make_log)
+    pair.follow(0)
+    pair.clock.advance(5)
+    running = asyncio.create_task(pair.fetcher.run())
+    await turns()
+    yield polls
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_new_partition_does_not_wait_for_a_whole_poll(polls: Polls) -> None:
+    await polls.add(0)
+    assert (polls.asked, polls.given_up) == ([(1, None), (2, BRIEF_POLL_S)], 1)
+    await polls.add(1)
+    assert polls.given_up == 1, "a brief poll is not given up"
+    await polls.answered()
+    assert polls.asked[-1] == (3, BRIEF_POLL_S)
+    polls.pair.clock.advance(5)
+    await polls.answered()
+    assert polls.asked[-1] == (3, None), "no partition was added for a while"
+
+
+async def test_a_stream_of_new_partitions_does_not_stop_replication(polls: Polls) -> None:
+    for number in range(20):
+        await polls.add(number)
+        if number % 2:
+            await polls.answered()
+    assert (polls.given_up, polls.pair.log.log_end_offset) == (1, 10)
+
+
+async def test_an_answer_that_is_arriving_is_not_given_up(polls: Polls) -> None:
+    polls.pair.leader.is_answering = True
+    await polls.add(0)
+    assert polls.given_up == 0
+
+
+async def test_a_partition_that_got_records_goes_to_the_end(pair: Pair, make_log: Any) -> None:
+    """The leader fills its answer in the order of the request, so a fixed order would starve the last ones."""
+    orders: list[list[str]] = []
+
+    async def two_at_a_time(wanted: Sequence[FetchPartition], max_wait: float | None = None) -> list[FetchResult]:
+        orders.append([want.partition.topic for want in wanted])
+        full = [FetchResult(want.partition, ErrorCode.NONE, want.fetch_offset + 1, records=b"x") for want in wanted]
+        return [*full[:2], *(result._replace(records=b"") for result in full[2:])]
+
+    pair.leader.fetch = two_at_a_time  # type: ignore[method-assign]
+    for topic in "abcd":
+        other = Partition(TopicPartition(topic, 0), BrokerId(1), pair.clock, 1.0)
+        other.make_follower(pair.order(leader=2, partition=other.topic_partition), make_log(other.topic_partition))
+        pair.fetcher.add(other)
+    await pair.steps(3)
+    assert ["".join(order) for order in orders] == ["abcd", "cdab", "abcd"]
+
+
+@pytest.mark.parametrize("method", ["append_as_follower", "truncate_to"])
+async def test_a_defect_concerns_one_partition_which_is_tried_again(pair: Pair, make_log: Any, method: str) -> None:
+    def broken(*args: Any) -> None:
+        raise ValueError("a defect")
+
+    pair.leader.log.fill(0, 0)
+    pair.follow(0)
+    works, name = getattr(pair.log, method), TopicPartition("more", 0)
+    setattr(pair.log, method, broken)
+    other = Partition(name, BrokerId(1), pair.clock, 1.0)
+    other.make_follower(pair.order(leader=2, partition=name), make_log(name))
+    pair.fetcher.add(other)
+    await pair.steps(2)
+    assert (pair.log.log_end_offset, other.log and other.log.log_end_offset) == (0, 2)
+    assert (list(pair.fetcher.failed), pair.guard.failures["follower"]) == ([TP], 1)
+    setattr(pair.log, method, works)
+    await pair.steps(2)
+    assert pair.log.log_end_offset == 0, "not before the pause is over"
+    pair.clock.advance(1.1)
+    await pair.steps(2)
+    assert (pair.log.log_end_offset, pair.fetcher.failed) == (2, {})
 
 
 @pytest.mark.case("FET-13", "FET-16")
@@ -365,3 +441,76 @@ async def test_the_quota_is_for_those_that_are_named(pair: Pair) -> None:
     pair.follow(0)
     await pair.steps(1)
     assert pair.log.log_end_offset == 1
+
+
+async def test_a_follower_reports_only_what_flush_messages_made_durable(pair: Pair) -> None:
+    pair.leader.log.fill(0)
+    pair.follow(0)
+    await pair.steps(1)
+    pair.leader.log.fill(0)
+    pair.log.waits_for_flush = True
+    fetches = pair.leader.fetches
+    running = asyncio.create_task(pair.fetcher.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert pair.leader.fetches == fetches
+    fetched = asyncio.Event()
+    pair.leader.on_fetch = fetched.set
+    pair.log.waits_for_flush = False
+    pair.fetcher.wake(TP)
+    async with asyncio.timeout(5):
+        await fetched.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_poll_waits_for_a_flush_instead_of_leaving_its_partition_out(
+    pair: Pair, clock: Any, make_log: Any
+) -> None:
+    """The simulation found it: the partition waited for the whole poll of the others, which is idle for half a second,
+    once for every batch."""
+    other = Partition(TopicPartition("idle", 0), BrokerId(1), clock, 10.0)
+    other.make_follower(pair.order(leader=2, epoch=0), make_log())
+    pair.fetcher.add(other)
+    pair.follow(0)
+    await pair.steps(1)
+    polled: list[list[TopicPartition]] = []
+    fetch = pair.leader.fetch
+
+    async def note(wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
+        polled.append([want.partition for want in wanted])
+        return await fetch(wanted, max_wait)
+
+    pair.leader.fetch = note  # type: ignore[method-assign]
+    pair.log.waits_for_flush = True
+    step = asyncio.create_task(pair.fetcher.step())
+    await asyncio.sleep(0)
+    pair.log.waits_for_flush = False
+    pair.fetcher.wake(TP)
+    await step
+    assert sorted(polled[0]) == sorted([other.topic_partition, TP])
+
+
+async def test_a_follower_whose_disk_is_full_tries_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.leader.log.fill(0)
+    pair.follow(0)
+
+    def full(records: bytes) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(pair.log, "append_as_follower", full)
+        await pair.steps(2)
+    assert not pair.fetcher.failed
+    pair.clock.advance(10)
+    await pair.steps(1)
+    assert pair.log.log_end_offset == 1
+
+
+async def test_a_follower_whose_log_is_broken_has_failed(pair: Pair) -> None:
+    pair.leader.log.fill(0)
+    pair.follow(0)
+    pair.log.failed = True
+    pair.log.corrupt_once = True
+    await pair.steps(2)
+    assert list(pair.fetcher.failed) == [TP]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from klamm.broker.handlers import metadata
 from klamm.broker.handlers.dispatch import served
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.errors import ErrorCode, NodeExists
@@ -113,8 +115,10 @@ async def test_missing_topics(one: OneBroker) -> None:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert len(topic.decode("", one.zk.data(topic.path("new.one"))).partitions) == 2
-    internal = (await one.metadata_of("__consumer_offsets", create=True)).topics[0]
-    assert (internal.error_code, internal.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True)
+    internal = (await one.metadata_of("__consumer_offsets", "__transaction_state")).topics
+    assert all(t.is_internal for t in internal), "created although the client did not ask for it"
+    assert [t.error_code for t in internal] == [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert len(topic.decode("", one.zk.data(topic.path("__consumer_offsets"))).partitions) == 50
     again = (await one.metadata_of("new.one", create=True)).topics[0]
     assert again.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -243,3 +247,34 @@ async def test_delete_topics_switched_off(one: OneBroker, version: int, expected
     object.__setattr__(one.handle._services, "config", off)
     assert await delete(one, "orders", version=version) == {"orders": expected}
     assert delete_topics.path("orders") not in one.zk.tree.nodes
+
+
+async def test_topics_that_were_encoded_once_follow_every_update(one: OneBroker) -> None:
+    async def seen() -> tuple[int, int, list[int]]:
+        (topic,) = (await one.metadata_of("orders")).topics
+        (partition,) = topic.partitions
+        return partition.error_code, partition.leader_id, list(partition.replica_nodes)
+
+    await one.told(leader=1)
+    assert await seen() == await seen() == (ErrorCode.NONE, 1, [1, 2])
+    await one.told(leader=2)
+    assert await seen() == (ErrorCode.NONE, 2, [1, 2]), "the topic changed"
+    await one.told(leader=2, alive=(1,), topic_name="other")
+    assert await seen() == (ErrorCode.LEADER_NOT_AVAILABLE, -1, [1, 2]), "only the brokers changed"
+    await one.told(leader=2, listeners=("INTERNAL",), topic_name="other")
+    assert await seen() == (ErrorCode.LISTENER_NOT_FOUND, -1, [1, 2])
+
+
+async def test_a_topic_is_encoded_once_for_all_clients(one: OneBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await one.told(partitions=3)
+    encoded: list[str] = []
+    real = metadata.encode_topic
+
+    def counting(topic: Any, version: int) -> bytes:
+        encoded.append(topic.name)
+        return real(topic, version)
+
+    monkeypatch.setattr(metadata, "encode_topic", counting)
+    for _ in range(3):
+        await one.metadata_of("orders")
+    assert encoded == ["orders"]

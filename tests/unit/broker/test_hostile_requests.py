@@ -14,13 +14,15 @@ from klamm.admin.placement import PlacementBroker
 from klamm.broker.handlers import dispatch
 from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.purgatory import Purgatory
-from klamm.broker.replica_manager import _unfit_for_a_directory
+from klamm.broker.replica_logs import _unfit_for_a_directory
+from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import Growth, NewTopic, TopicAdmin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
-from klamm.security.quotas import Unlimited
+from klamm.net.clock import SystemClock
+from klamm.security.quotas import ClientQuotas
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
@@ -58,11 +60,11 @@ def test_directories_of_partitions() -> None:
     assert _unfit_for_a_directory(TopicPartition("orders", -1)) is not None
 
 
-async def test_more_partitions_than_one_znode_takes_are_refused_before_they_are_placed(zk: Any) -> None:
+async def test_more_partitions_than_one_znode_takes_are_refused_before_they_are_placed(zk: Any, clock: Any) -> None:
     admin = TopicAdmin(
         zk,
         random.Random(1),
-        TopicConfig(),
+        TopicConfigs(zk, clock, TopicConfig(), 1.0),
         partitions_default=1,
         replication_factor_default=1,
         partitions_max=100,
@@ -84,8 +86,8 @@ async def ask(monkeypatch: pytest.MonkeyPatch, raised: Exception, topics: list[s
     monkeypatch.setitem(dispatch.MESSAGE_HANDLERS, ApiKey.METADATA, failing)
     cls = request_class(ApiKey.METADATA)
     named = None if topics is None else [cls.MetadataRequestTopic(name=name) for name in topics]
-    body = memoryview(encode_request(cls(version=5, topics=named), 5))
-    dispatcher = dispatch.Dispatcher(None, Unlimited())  # type: ignore[arg-type]
+    body = memoryview(encode_request(cls(topics=named), 5))
+    dispatcher = dispatch.Dispatcher(None, ClientQuotas(SystemClock()))  # type: ignore[arg-type]
     chunks = await dispatcher(CLIENT, RequestHeader(ApiKey.METADATA, 5, 1, "test"), body)
     assert chunks is not None
     return decode_response(ApiKey.METADATA, 5, b"".join(chunks))

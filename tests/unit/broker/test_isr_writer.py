@@ -101,6 +101,14 @@ async def test_new_role_ends_the_attempt(leading: Leading) -> None:
     assert leading.partition.isr == ()
 
 
+async def test_a_role_that_came_during_the_write_is_newer(leading: Leading) -> None:
+    """The write succeeds, and its answer comes after the LeaderAndIsr of the next epoch."""
+    order = leading.order(epoch=4, isr=BOTH, replicas=BOTH, zk_version=9)
+    leading.zk.before_write = lambda: leading.partition.make_leader(order, leading.log)
+    await leading.write(ALONE)
+    assert (leading.partition.isr, leading.partition.zk_version, leading.settled) == (BOTH, 9, [])
+
+
 async def test_topic_gone(leading: Leading) -> None:
     leading.zk.remove(leading.path)
     await leading.write(ALONE)

@@ -98,21 +98,17 @@ def test_min_isr_refuses_acks_all_before_the_append(partition: Partition, make_l
     assert code_of(partition.append_as_leader, b"r", acks=1) is ErrorCode.NONE
 
 
-def test_high_watermark_does_not_advance_below_min_isr(partition: Partition, make_log: Any, make_order: Any) -> None:
+def test_records_below_min_isr_are_readable_but_never_acknowledged_by_all(
+    partition: Partition, make_log: Any, make_order: Any, clock: Any
+) -> None:
+    """acks=1 goes on with an ISR of one, and retention with it (ADR 0009)."""
     log = make_log(min_insync_replicas=2)
     partition.make_leader(make_order(isr=(1,)), log)
-    partition.append_as_leader(b"r", acks=1)
-    assert not partition.maybe_increment_high_watermark()
-    assert log.high_watermark == 0
-
-
-def test_min_isr_above_the_replication_factor_does_not_freeze_the_high_watermark(
-    partition: Partition, make_log: Any, make_order: Any
-) -> None:
-    log = make_log(min_insync_replicas=2)
-    partition.make_leader(make_order(isr=(1,), replicas=(1,)), log)
+    clock.advance(60)
     partition.append_as_leader(b"r", acks=1)
     assert partition.maybe_increment_high_watermark()
+    assert log.high_watermark == 1
+    assert partition.acknowledged(1) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def test_acknowledged_after_the_isr_shrank_below_the_minimum(

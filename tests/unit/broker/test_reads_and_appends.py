@@ -211,6 +211,17 @@ async def test_silence_of_zookeeper_before_the_acknowledgement(leader: Leader, z
     assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
 
 
+async def test_a_leader_that_hears_nothing_answers_those_who_wait(leader: Leader, zk: Any) -> None:
+    """Its followers fetch from another, so nothing but the timeout of the request would end the wait."""
+    produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=-1, timeout_ms=60_000))
+    await turns()
+    zk.session_timeout_ms = 150
+    leader.replicas.guard.start("timer", "silence", leader.replicas._answer_when_silent)
+    zk.silent_s = 13
+    async with asyncio.timeout(10):
+        assert (await produce)[0].error is ErrorCode.REQUEST_TIMED_OUT
+
+
 async def test_a_throttled_follower_gets_nothing_while_the_quota_is_exceeded(leader: Leader, clock: Any) -> None:
     await leader.lead(epoch=1, isr=(1,))
     for name in (A, B):
@@ -267,3 +278,29 @@ async def test_a_log_that_moved_while_an_order_was_prepared_is_the_one_that_is_u
     orders = [leader.order(1, 1, (1, 2), (1, 2), partition=name) for name in (A, new)]
     await leader.replicas.leader_and_isr(leader.sender, orders)
     assert leader.replicas.partitions[A].log is moved
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_an_answer_waits_for_the_flush_that_covers_it(leader: Leader, acks: int) -> None:
+    await leader.lead(epoch=1, isr=(1,))
+    log = leader.logs.get(A)
+    log.waits_for_flush = True
+    produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=acks, timeout_ms=5000))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not produce.done()
+    log.waits_for_flush = False
+    leader.logs.on_flushed(A)
+    assert [result.error for result in await produce] == [ErrorCode.NONE]
+
+
+async def test_acks_0_does_not_wait_for_a_flush(leader: Leader) -> None:
+    leader.logs.get(A).waits_for_flush = True
+    async with asyncio.timeout(1):
+        await leader.appends.append([(A, b"x")], acks=0, timeout_ms=5000)
+
+
+async def test_a_flush_that_does_not_end_in_time_is_a_time_out(leader: Leader) -> None:
+    leader.logs.get(A).waits_for_flush = True
+    (result,) = await leader.appends.append([(A, b"x")], acks=1, timeout_ms=1)
+    assert result.error is ErrorCode.REQUEST_TIMED_OUT

@@ -14,6 +14,7 @@ import pytest
 from klamm.broker.broker import BrokerNode
 from klamm.log.disk import FileDisk
 from klamm.log.log_manager import LogManager
+from klamm.model import guard
 from klamm.model.brokers import SecurityProtocol
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
@@ -25,9 +26,10 @@ from klamm.net.clock import SystemClock
 from klamm.net.listener import Listener
 from klamm.net.network import AsyncioNetwork
 from klamm.security.authorizer import AllowAll
-from klamm.security.quotas import Unlimited
+from klamm.security.quotas import ClientQuotas
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
+from klamm.wire.fetch import FetchPartition, decode_follower_response, encode_follower_request
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.produce import encode_request as encode_produce
 from klamm.wire.records import Record, build_batch
@@ -198,7 +200,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
         stack.callback(disk.close)
         logs = LogManager(disk, clock, config, random.Random(1))
         logs.directories.lock()
-        await logs.load(lambda name: broker.replicas._configs.defaults)
+        await logs.load(lambda name: broker._configs.defaults)
         events = Events()
         broker = BrokerNode(
             broker_id=BrokerId(broker_id),
@@ -210,7 +212,7 @@ async def running_node(broker_id: int, directory: Path, zk: Any) -> AsyncIterato
             events=events,
             metrics=MetricsRegistry(),
             authorizer=AllowAll(),
-            quotas=Unlimited(),
+            quotas=ClientQuotas(clock),
             controller=NoController(),
         )
         await stack.enter_async_context(logs.running())
@@ -306,8 +308,7 @@ async def test_isr_shrinks_without_the_follower_and_grows_with_it(cluster: Clust
     state = partition_state.decode("", cluster.zk.data(partition_state.path(TP)))
     assert state == LeaderAndIsr(BrokerId(1), LeaderEpoch(0), (BrokerId(1),), ControllerEpoch(1))
     manager = cluster.nodes[2].broker.replicas
-    assert manager._tasks is not None
-    manager.fetchers.add([manager.partitions[TP]], manager._tasks)
+    manager.fetchers.add([manager.partitions[TP]])
     partition = leader.broker.replicas.partitions[TP]
     await eventually(lambda: partition.isr == (1, 2))
     assert [e.cause for e in leader.events.seen][-2:] == ["isr-shrink", "isr-expand"]
@@ -437,3 +438,62 @@ async def test_epoch_fencing_of_consumers(cluster: Cluster, epoch: int) -> None:
     expected = {0: ErrorCode.FENCED_LEADER_EPOCH, 2: ErrorCode.UNKNOWN_LEADER_EPOCH}.get(epoch, ErrorCode.NONE)
     for node in cluster.nodes.values():
         assert (await node.fetch(0, epoch=epoch)).error_code == expected
+
+
+async def test_a_transaction_that_no_coordinator_would_end_is_refused(cluster: Cluster) -> None:
+    """It would hold back the last stable offset, and with it every read_committed consumer, for ever."""
+    await cluster.lead(1, epoch=0)
+    leader = cluster.nodes[1]
+    refused = await leader.produce(b"x", producer_id=77, producer_epoch=0, base_sequence=0, transactional=True)
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    await leader.produce(b"y")
+    assert (leader.log.log_end_offset, leader.log.last_stable_offset) == (1, 1)
+
+
+async def test_a_log_that_comes_back_obeys_the_order_that_is_repeated(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker announces it like a failed directory, so the controller sends the same orders again."""
+    monkeypatch.setattr(guard, "FIRST_PAUSE_S", 0.01)
+    await cluster.lead(1, epoch=0)
+    leader, follower = cluster.nodes[1], cluster.nodes[2]
+    assert (await leader.produce(b"a")).error_code == 0
+    follower.log.give_up(ValueError("memory and file differ"))
+    assert TP not in follower.broker.replicas.partitions
+
+    def events() -> int:
+        return sum("log_dir_event_0" in path for path in cluster.zk.tree.nodes)
+
+    await eventually(lambda: follower.broker.replicas.logs.get(TP) is not None and events() == 2)
+    await cluster.lead(1, epoch=0)
+    assert (await leader.produce(b"b")).error_code == 0
+    await eventually(lambda: follower.log.log_end_offset == 2)
+
+
+async def test_a_client_that_claims_to_be_a_replica_moves_nothing(cluster: Cluster) -> None:
+    """On the clients' listener: neither by a fetch of its own, nor in the session of a replica."""
+    await cluster.lead(1, epoch=0)
+    leader = cluster.nodes[1]
+    cluster.nodes[2].broker.replicas.fetchers.remove([TP])
+    await eventually(lambda: not leader.broker.replicas.waiting_fetches.waiting)
+    produce = asyncio.create_task(leader.produce(b"precious", timeout_ms=2_000))
+    await eventually(lambda: leader.log.log_end_offset == 1)
+    forged = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+    entries = [FetchPartition(TP, 1, 1 << 20, 0, 0)]
+    body = encode_follower_request(replica_id=2, partitions=entries, **forged)
+    error, _, [answer] = decode_follower_response(await leader.ask_raw(ApiKey.FETCH, 11, body))
+    assert (error, answer.error) == (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    stranger = encode_follower_request(replica_id=7, partitions=entries, **forged)
+    _, _, [unknown] = decode_follower_response(await leader.ask_raw(ApiKey.FETCH, 11, stranger, internal=True))
+    assert unknown.error is ErrorCode.UNKNOWN_LEADER_EPOCH, "not a replica of this partition"
+
+    opened = encode_follower_request(
+        replica_id=2, partitions=[FetchPartition(TP, 0, 1 << 20, 0, 0)], session_epoch=0, **forged
+    )
+    _, session, _ = decode_follower_response(await leader.ask_raw(ApiKey.FETCH, 11, opened, internal=True))
+    assert session > 0
+    continued = encode_follower_request(replica_id=2, partitions=entries, session_id=session, session_epoch=1, **forged)
+    _, _, answers = decode_follower_response(await leader.ask_raw(ApiKey.FETCH, 11, continued))
+    assert {answer.error for answer in answers} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert leader.log.high_watermark == 0
+    await produce  # by an ISR without the replica, or not at all

@@ -20,8 +20,14 @@ BROKERS = [PlacementBroker(BrokerId(b)) for b in (1, 2, 3)]
 
 
 @pytest.fixture
-def admin(zk: Any) -> TopicAdmin:
-    return TopicAdmin(zk, random.Random(1), TopicConfig(), partitions_default=2, replication_factor_default=3)
+def admin(zk: Any, clock: Any) -> TopicAdmin:
+    return TopicAdmin(
+        zk,
+        random.Random(1),
+        TopicConfigs(zk, clock, TopicConfig(), 1.0),
+        partitions_default=2,
+        replication_factor_default=3,
+    )
 
 
 def refusal(admin: TopicAdmin, new: NewTopic) -> ErrorCode:

@@ -6,18 +6,16 @@ answer is REPLICA_NOT_AVAILABLE, and the directory is remembered, because tools 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each, topics_of
 from klamm.log.directories.log_directory import LogDirectory, future_name
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
-from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.ALTER_REPLICA_LOG_DIRS)
@@ -29,19 +27,20 @@ LONGEST_UNIQUE: Final = "0" * 32
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     may = services.may(context, Operation.ALTER)
     codes: list[tuple[TopicPartition, ErrorCode]] = []
-    for wanted in request.dirs:
-        for topic in wanted.topics:
-            for number in topic.partitions:
-                name = TopicPartition(topic.name, number)
-                code = _ask(services, name, wanted.path) if may else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                codes.append((name, code))
-    topics = by_topic(codes, itemgetter(0))
-    return _RESPONSE(results=[_topic(topic, group) for topic, group in topics.items()])
+    named = (
+        (wanted.path, TopicPartition(topic.name, number))
+        for wanted in request.dirs
+        for topic in wanted.topics
+        for number in topic.partitions
+    )
+    async for path, name in each(named):
+        codes.append((name, _ask(services, name, path) if may else ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    topics = await topics_of(codes, _partition)
+    return _RESPONSE(results=[_TOPIC(topic_name=topic, partitions=found) for topic, found in topics.items()])
 
 
-def _topic(topic: str, codes: Sequence[tuple[TopicPartition, ErrorCode]]) -> Any:
-    partitions = [_PARTITION(partition_index=name.partition, error_code=code) for name, code in codes]
-    return _TOPIC(topic_name=topic, partitions=partitions)
+def _partition(name: TopicPartition, error: ErrorCode) -> Any:
+    return _PARTITION(partition_index=name.partition, error_code=error)
 
 
 def _ask(services: Services, name: TopicPartition, path: str) -> ErrorCode:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from klamm.broker.handlers.answers import check_named_once, error_fields
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.broker.topics import Growth
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
-from klamm.model.ids import BrokerId
+from klamm.model.ids import INTERNAL_TOPICS, BrokerId
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
@@ -24,10 +25,12 @@ _RESULT: Final = _RESPONSE.CreatePartitionsTopicResult
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    names = Counter(topic.name for topic in request.topics)
+    names: Counter[str] = Counter()
+    async for topic in each(request.topics):
+        names[topic.name] += 1
     results: dict[str, KafkaError | None] = {}
     grown: dict[str, range] = {}
-    for topic in request.topics:
+    async for topic in each(request.topics):
         if topic.name in results:
             continue
         results[topic.name] = None
@@ -50,7 +53,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     message = "The topic has grown, but this broker does not know its new leaders yet."
     timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
     results.update(dict.fromkeys(late, timed_out))
-    return _RESPONSE(results=[_RESULT(name=name, **error_fields(error)) for name, error in results.items()])
+    return _RESPONSE(results=[_RESULT(name=name, **error_fields(error)) async for name, error in each(results.items())])
 
 
 async def _grow(
@@ -58,6 +61,9 @@ async def _grow(
 ) -> range:
     """Returns the numbers of the new partitions."""
     services.check_is_controller()
+    if topic.name in INTERNAL_TOPICS:
+        reason = f"'{topic.name}' cannot grow: its keys would move away from their records."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     check_named_once(topic.name, names)
     if not services.may(context, Operation.ALTER, topic.name):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

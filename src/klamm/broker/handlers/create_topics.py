@@ -6,14 +6,12 @@ REQUEST_TIMED_OUT, and the topic stays.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any, Final
 
 from klamm.broker.handlers.answers import check_named_once
 from klamm.broker.handlers.services import Services
 from klamm.broker.topics import NewTopic, PlannedTopic
-from klamm.model.config import TopicConfig, topic_config
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.ids import BrokerId
 from klamm.model.requests import RequestContext
@@ -23,8 +21,6 @@ from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.CREATE_TOPICS)
 _RESULT: Final = _RESPONSE.CreatableTopicResult
-SOURCE_TOPIC: Final = 1
-SOURCE_DEFAULT: Final = 5
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
@@ -41,7 +37,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         except ZooKeeperError as error:
             results[topic.name] = _refused(topic.name, ErrorCode.REQUEST_TIMED_OUT, str(error))
         else:
-            results[topic.name] = _accepted(services, planned)
+            results[topic.name] = _accepted(services, context, planned)
             if not request.validate_only:
                 created[topic.name] = planned
     for name in await _wait_for_leaders(services, context, created, request.timeout_ms):
@@ -101,36 +97,32 @@ def _refused(name: str, error: ErrorCode, message: str | None) -> Any:
     )
 
 
-def _accepted(services: Services, planned: PlannedTopic) -> Any:
-    effective = topic_config(services.topics.config_defaults, planned.configs)
+def _accepted(services: Services, context: RequestContext, planned: PlannedTopic) -> Any:
+    may_see = services.may(context, Operation.DESCRIBE_CONFIGS, planned.name)
+    if not may_see:
+        return _RESULT(
+            name=planned.name,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=[],
+        )
     return _RESULT(
         name=planned.name,
         error_code=ErrorCode.NONE,
         error_message=None,
         num_partitions=len(planned.replicas),
         replication_factor=planned.replication_factor,
-        configs=_described(effective, planned.configs),
-    )
-
-
-def _described(effective: TopicConfig, overrides: dict[str, str]) -> list[Any]:
-    """Every key with its effective value: showing only the overrides would mislead."""
-    described = []
-    for field in dataclasses.fields(effective):
-        key = field.metadata["setting"].key
-        described.append(
+        configs=[
             _RESULT.CreatableTopicConfigs(
-                name=key,
-                value=overrides.get(key, _as_text(getattr(effective, field.name))),
-                read_only=False,
-                config_source=SOURCE_TOPIC if key in overrides else SOURCE_DEFAULT,
-                is_sensitive=False,
+                name=entry.key,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
             )
-        )
-    return described
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+            for entry in services.configs.describe_topic(planned.configs)
+        ],
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
@@ -20,7 +21,7 @@ VERSION_DELETION_DISABLED: Final = 3
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     results: dict[str, ErrorCode] = {}
-    for name in request.topic_names:
+    async for name in each(request.topic_names):
         try:
             await _mark(services, context, version, name)
             results[name] = ErrorCode.NONE
@@ -37,7 +38,9 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     for name in left():
         results[name] = ErrorCode.REQUEST_TIMED_OUT
     return _RESPONSE(
-        responses=[_RESPONSE.DeletableTopicResult(name=name, error_code=error) for name, error in results.items()],
+        responses=[
+            _RESPONSE.DeletableTopicResult(name=name, error_code=error) async for name, error in each(results.items())
+        ],
     )
 
 

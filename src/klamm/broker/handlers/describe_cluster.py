@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from klamm.broker.handlers.metadata import NOT_ASKED
 from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode
 from klamm.model.requests import RequestContext
@@ -30,10 +31,12 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         _RESPONSE.DescribeClusterBroker(broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker, endpoint in cache.endpoints(context.listener)
     ]
+    operations = services.operations(context) if request.include_cluster_authorized_operations else NOT_ASKED
     return _RESPONSE(
         error_code=ErrorCode.NONE,
         error_message=None,
         cluster_id=services.cluster_id,
         controller_id=-1 if cache.controller_id is None else cache.controller_id,
         brokers=brokers,
+        authorized_operations=operations,
     )

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.log.directories.log_directory import LogDirectory
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
@@ -32,14 +33,14 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         asked = {TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions}
     results = []
     if services.may(context, Operation.DESCRIBE):
-        results = [_describe(services, directory, asked) for directory in services.replicas.logs.directories]
+        results = [await _describe(services, directory, asked) for directory in services.replicas.logs.directories]
     return _RESPONSE(results=results)
 
 
-def _describe(services: Services, directory: LogDirectory, asked: set[TopicPartition] | None) -> Any:
+async def _describe(services: Services, directory: LogDirectory, asked: set[TopicPartition] | None) -> Any:
     if directory.failure is not None:
         return _DIRECTORY(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
-    found = [(name, entry) for name, entry in _replicas(services, directory) if asked is None or name in asked]
+    found = [pair async for pair in each(_replicas(services, directory)) if asked is None or pair[0] in asked]
     topics = by_topic(found, itemgetter(0))
     return _DIRECTORY(
         error_code=ErrorCode.NONE,

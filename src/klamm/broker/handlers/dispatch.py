@@ -14,33 +14,62 @@ or UNKNOWN_SERVER_ERROR, which says more than a closed connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from klamm.broker.handlers import (
+    acls,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_client_quotas,
+    alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
     controlled_shutdown,
     create_partitions,
     create_topics,
+    delete_groups,
+    delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
+    describe_configs,
+    describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
     init_producer_id,
+    join_group,
     leader_and_isr,
+    leave_group,
+    list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl,
     stop_replica,
+    sync_group,
+    txn_offset_commit,
     update_metadata,
+    write_txn_markers,
 )
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
+from klamm.broker.timed import Timed
 from klamm.model.errors import ErrorCode, KafkaError, KlammError
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
@@ -53,27 +82,71 @@ from klamm.wire.failures import failure_body
 from klamm.wire.messages import decode_request, encode_response
 from klamm.wire.server_connection import RequestHeader
 
+LARGE_BYTES: Final = 128 << 10
+"""The codec needs up to ten milliseconds for a message of this size."""
+
 log = logging.getLogger(__name__)
 
-MessageHandler = Callable[[Services, RequestContext, int, Any], Awaitable[Any]]
-DataHandler = Callable[[Services, RequestContext, int, memoryview], Awaitable[Metered]]
-ControlHandler = Callable[[Services, RequestContext, int, memoryview], Awaitable[Sequence[Buffer]]]
+T = TypeVar("T")
+
+
+class Pool(Protocol):
+    async def __call__(self, job: Callable[[], T], /) -> T: ...
+
+
+async def _at_once(job: Callable[[], T], /) -> T:
+    return job()
+
+
+MessageHandler = Callable[[Services, RequestContext, int, Any], Coroutine[Any, Any, Any]]
+DataHandler = Callable[[Services, RequestContext, int, memoryview], Coroutine[Any, Any, Metered]]
+ControlHandler = Callable[[Services, RequestContext, int, memoryview], Coroutine[Any, Any, Sequence[Buffer]]]
 
 MESSAGE_HANDLERS: Final[dict[ApiKey, MessageHandler]] = {
     ApiKey.LIST_OFFSETS: list_offsets.handle,
     ApiKey.METADATA: metadata.handle,
     ApiKey.CONTROLLED_SHUTDOWN: controlled_shutdown.handle,
+    ApiKey.OFFSET_COMMIT: offset_commit.handle,
+    ApiKey.OFFSET_FETCH: offset_fetch.handle,
+    ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+    ApiKey.JOIN_GROUP: join_group.handle,
+    ApiKey.HEARTBEAT: heartbeat.handle,
+    ApiKey.LEAVE_GROUP: leave_group.handle,
+    ApiKey.SYNC_GROUP: sync_group.handle,
+    ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
+    ApiKey.LIST_GROUPS: list_groups.handle,
     ApiKey.CREATE_TOPICS: create_topics.handle,
+    ApiKey.SASL_HANDSHAKE: sasl.handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.authenticate,
     ApiKey.DELETE_TOPICS: delete_topics.handle,
+    ApiKey.DELETE_RECORDS: delete_records.handle,
+    ApiKey.DESCRIBE_ACLS: acls.describe,
+    ApiKey.CREATE_ACLS: acls.create,
+    ApiKey.DELETE_ACLS: acls.delete,
     ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn.handle,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn.handle,
+    ApiKey.END_TXN: end_txn.handle,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers.handle,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+    ApiKey.ALTER_CONFIGS: alter_configs.handle,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit.handle,
+    ApiKey.DELETE_GROUPS: delete_groups.handle,
+    ApiKey.OFFSET_DELETE: offset_delete.handle,
     ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs.handle,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
     ApiKey.ELECT_LEADERS: elect_leaders.handle,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments.handle,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments.handle,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions.handle,
+    ApiKey.LIST_TRANSACTIONS: list_transactions.handle,
 }
 DATA_HANDLERS: Final[dict[ApiKey, DataHandler]] = {
     ApiKey.PRODUCE: produce.handle,
@@ -85,6 +158,13 @@ CONTROL_HANDLERS: Final[dict[ApiKey, ControlHandler]] = {
     ApiKey.UPDATE_METADATA: update_metadata.handle,
 }
 
+WITHOUT_THROTTLE_TIME: Final = CONTROL_APIS | {
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+}
+"""Brokers are never throttled, and the responses about SASL have no field for it."""
+
 
 def served() -> list[Api]:
     """What this broker advertises, in order of keys: exactly what has a handler."""
@@ -95,13 +175,26 @@ def served() -> list[Api]:
 class Dispatcher:
     """The handler for every listener."""
 
-    def __init__(self, services: Services, quotas: Quotas) -> None:
+    def __init__(self, services: Services, quotas: Quotas, pool: Pool = _at_once) -> None:
+        """`pool` runs the codec of large messages: they take up to a second, which must not hold the loop."""
         self._services = services
+        self._pool = pool
         self._quotas = quotas
         self._served = {api.key: api for api in served()}
         self.requests: dict[ApiKey, int] = {}
 
     async def __call__(
+        self, context: RequestContext, header: RequestHeader, body: memoryview
+    ) -> Sequence[Buffer] | None:
+        if context.connection is None:
+            return await self._answer(context, header, body)
+        timed = Timed(self._answer(context, header, body), self._services.replicas.clock)
+        try:
+            return await timed
+        finally:
+            context.connection.held_seconds = timed.seconds
+
+    async def _answer(
         self, context: RequestContext, header: RequestHeader, body: memoryview
     ) -> Sequence[Buffer] | None:
         key, version = header.api_key, header.api_version
@@ -119,7 +212,8 @@ class Dispatcher:
         except (ProtocolError, CloseConnection):
             raise
         except Exception as error:
-            return self._failed(context, key, version, body, error)
+            failed = partial(self._failed, context, key, version, body, error)
+            return await self._pool(failed) if len(body) > LARGE_BYTES else failed()
 
     async def _handle(
         self, context: RequestContext, key: ApiKey, version: int, body: memoryview
@@ -127,21 +221,49 @@ class Dispatcher:
         if key in CONTROL_HANDLERS:
             return await CONTROL_HANDLERS[key](self._services, context, version, body)
         if key in DATA_HANDLERS:
-            answer = await DATA_HANDLERS[key](self._services, context, version, body)
-            charged = answer.size_bytes
-            return answer.encode(0 if charged is None else self._throttle(context, key, charged))
-        request = decode_request(key, version, body)
-        response = await MESSAGE_HANDLERS[key](self._services, context, version, request)
-        return self._encode(context, key, version, response)
+            answer, seconds = await self._timed(DATA_HANDLERS[key](self._services, context, version, body))
+            return await self._metered(context, key, answer, seconds)
+        is_large = len(body) > LARGE_BYTES
+        decode = partial(decode_request, key, version, body)
+        request = await self._pool(decode) if is_large else decode()
+        response, seconds = await self._timed(MESSAGE_HANDLERS[key](self._services, context, version, request))
+        if isinstance(response, Metered):
+            return await self._metered(context, key, response, seconds)
+        if not is_large:
+            return self._encode(context, key, version, response, seconds)
+        self._set_throttle(context, key, response, seconds)
+        return [await self._pool(partial(encode_response, response, version))]
 
-    def _encode(self, context: RequestContext, key: ApiKey, version: int, response: Any) -> Sequence[Buffer]:
-        if key not in CONTROL_APIS:  # their responses have no throttle time
-            response.throttle_time_ms = self._throttle(context, key, 0)
+    async def _metered(
+        self, context: RequestContext, key: ApiKey, answer: Metered, seconds: float
+    ) -> Sequence[Buffer] | None:
+        charged = answer.size_bytes
+        made = answer.encode(0 if charged is None else self._throttle(context, key, charged, seconds))
+        return await made if isinstance(made, Awaitable) else made
+
+    async def _timed(self, handling: Coroutine[Any, Any, T]) -> tuple[T, float]:
+        """The answer, and for how long its handler held the loop if a quota limits that."""
+        if not self._quotas.counts_time:
+            return await handling, 0.0
+        timed = Timed(handling, self._services.replicas.clock)
+        return await timed, timed.seconds
+
+    def _encode(
+        self, context: RequestContext, key: ApiKey, version: int, response: Any, seconds: float = 0.0
+    ) -> Sequence[Buffer]:
+        self._set_throttle(context, key, response, seconds)
         return [encode_response(response, version)]
 
-    def _throttle(self, context: RequestContext, key: ApiKey, size_bytes: int) -> int:
-        """Charge the client. The broker does not read from its connection for as long as the answer says (KIP-219)."""
-        throttle_ms = self._quotas.throttle(context, APIS[key].name, size_bytes)
+    def _set_throttle(self, context: RequestContext, key: ApiKey, response: Any, seconds: float) -> None:
+        if key not in WITHOUT_THROTTLE_TIME:
+            response.throttle_time_ms = self._throttle(context, key, 0, seconds)
+
+    def _throttle(self, context: RequestContext, key: ApiKey, size_bytes: int, seconds: float) -> int:
+        """Charge the client. The broker does not read from its connection for as long as the answer says (KIP-219).
+        Brokers are not charged on a listener of their own."""
+        if context.privileged and not self._services.config.shares_listener_with_clients:
+            return 0
+        throttle_ms = self._quotas.throttle(context, APIS[key].name, size_bytes, seconds)
         if context.connection is not None:
             context.connection.throttle_ms = throttle_ms
         return throttle_ms

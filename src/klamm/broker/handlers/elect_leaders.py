@@ -6,19 +6,17 @@ each partition. A request without a list means every partition; the answer then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each, topics_of
 from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
-from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.ELECT_LEADERS)
@@ -32,7 +30,8 @@ VERSION_ELECTION_TYPE: Final = 1
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     asked: list[TopicPartition] | None = None
     if request.topic_partitions is not None:
-        asked = [TopicPartition(entry.topic, p) for entry in request.topic_partitions for p in entry.partitions]
+        named = ((entry.topic, p) for entry in request.topic_partitions for p in entry.partitions)
+        asked = [TopicPartition(topic, p) async for topic, p in each(named)]
     refused: KafkaError | None = None
     results: dict[TopicPartition, KafkaError | None] = {}
     try:
@@ -43,16 +42,15 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     except KafkaError as error:
         refused = error
         results = dict.fromkeys(asked or (), error)
-    topics = by_topic(results.items(), itemgetter(0))
+    topics = await topics_of(results.items(), _partition)
     return _RESPONSE(
         error_code=refused.code if refused else ErrorCode.NONE,
-        replica_election_results=[_topic(topic, group) for topic, group in topics.items()],
+        replica_election_results=[_TOPIC(topic=topic, partition_result=found) for topic, found in topics.items()],
     )
 
 
-def _topic(topic: str, results: Sequence[tuple[TopicPartition, KafkaError | None]]) -> Any:
-    partitions = [_PARTITION(partition_id=name.partition, **error_fields(failed)) for name, failed in results]
-    return _TOPIC(topic=topic, partition_result=partitions)
+def _partition(name: TopicPartition, failed: KafkaError | None) -> Any:
+    return _PARTITION(partition_id=name.partition, **error_fields(failed))
 
 
 def _unclean(version: int, request: Any) -> UncleanElection:

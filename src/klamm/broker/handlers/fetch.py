@@ -1,58 +1,96 @@
-"""Fetch (1): records for consumers and followers, by long poll. There are no sessions: every answer has session id 0.
+"""Fetch (1): records for consumers and followers, by long poll, in sessions (`broker/fetch_sessions.py`).
 
 Versions below 4 can only carry message formats that this broker does not store: each partition is answered with
-UNSUPPORTED_VERSION, as by a Kafka broker that does not convert down.
+UNSUPPORTED_VERSION, as by a Kafka broker that does not convert down. A partition that is named twice is answered once,
+as by Kafka. A wide request is decoded, read and answered in slices.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Generator, Sequence
 from typing import Final
 
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import in_slices
 from klamm.broker.reads import FetchQuery
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerId
+from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
-from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult, decode_request, encode_response
+from klamm.wire.fetch import (
+    ENTRIES_PER_SLICE,
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    decode_in_slices,
+    encode_head,
+    encode_in_slices,
+)
 from klamm.wire.messages import decode_request as decode_message
 from klamm.wire.messages import encode_response as encode_message
 from klamm.wire.messages import response_class
+from klamm.wire.slices import finish
 
 VERSION_FIRST_SERVED: Final = 4
+WIDE_BYTES: Final = 32_000
+"""A larger request names more than a thousand partitions."""
 _OLD: Final = response_class(ApiKey.FETCH)
 
 
 async def handle(services: Services, context: RequestContext, version: int, body: memoryview) -> Metered:
     if version < VERSION_FIRST_SERVED:
         return Metered(None, lambda _: [_decline(version, body)])
-    request = decode_request(version, body)
-    if request.session_epoch > 0:  # this broker opens no sessions: the client starts again with a full fetch
-        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        return Metered(None, lambda _: encode_response(version, [], error=error))
-    entries, refused = _authorized(services, context, request)
+    decoding = decode_in_slices(version, body)
+    request = await in_slices(decoding) if len(body) > WIDE_BYTES else finish(decoding)
+    session = services.fetch_sessions.open(request)
+    entries: list[FetchPartition] = []
+    refused: list[FetchResult] = []
+    for start in range(0, len(session.partitions), ENTRIES_PER_SLICE):
+        if start:
+            await asyncio.sleep(0)
+        some = session.partitions[start : start + ENTRIES_PER_SLICE]
+        _authorize(services, context, request, some, entries, refused)
+    allowed_bytes = services.client_quotas.fetch_bytes_max(context)
     query = FetchQuery(
         version,
         BrokerId(request.replica_id),
         request.max_wait_ms,
         request.min_bytes,
-        request.max_bytes,
+        request.max_bytes if request.replica_id >= 0 else min(request.max_bytes, allowed_bytes),
         request.read_committed,
+        request.rack_id,
     )
     results = await services.reads.fetch(query, entries, refused, context.connection)
     size = None if query.from_follower else sum(len(result.records) for result in results)
-    return Metered(size, lambda throttle_ms: encode_response(version, results, throttle_ms=throttle_ms))
+
+    def encode(throttle_ms: int) -> Sequence[Buffer] | Awaitable[Sequence[Buffer]]:
+        answer = session.throttled() if throttle_ms else session.answer(results)
+        head = encode_head(version, throttle_ms=throttle_ms, error=answer.error, session_id=answer.session_id)
+        topics = encode_in_slices(version, answer.results)
+        return _joined(head, topics) if len(answer.results) > ENTRIES_PER_SLICE else [head, *finish(topics)]
+
+    return Metered(size, encode)
 
 
-def _authorized(
-    services: Services, context: RequestContext, request: FetchRequest
-) -> tuple[list[FetchPartition], list[FetchResult]]:
-    """The partitions to read, and the refused ones, which are answered but do not end the wait."""
+async def _joined(head: bytes, topics: Generator[None, None, list[Buffer]]) -> Sequence[Buffer]:
+    return [head, *await in_slices(topics)]
+
+
+def _authorize(
+    services: Services,
+    context: RequestContext,
+    request: FetchRequest,
+    partitions: Sequence[FetchPartition],
+    entries: list[FetchPartition],
+    refused: list[FetchResult],
+) -> None:
+    """Sort one slice into the partitions to read, and those refused, which are answered but do not end the wait."""
     allowed: dict[str, bool] = {}
-    entries, refused = [], []
-    for entry in request.partitions:
+    for entry in partitions:
         name = entry.partition
         if name.topic not in allowed:
             allowed[name.topic] = (
@@ -62,11 +100,10 @@ def _authorized(
             )
         if not allowed[name.topic]:
             refused.append(FetchResult(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-        elif name not in services.metadata and name not in services.replicas.partitions:
+        elif name not in services.replicas.partitions and name not in services.metadata:
             refused.append(FetchResult(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         else:
             entries.append(entry)
-    return entries, refused
 
 
 def _decline(version: int, body: memoryview) -> bytes:

@@ -7,9 +7,11 @@ end could go back (KIP-207). It answers OFFSET_NOT_AVAILABLE until then, or LEAD
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.broker.partition import Bound, Partition
 from klamm.log.log import Log
 from klamm.model.errors import ErrorCode, KafkaError
@@ -26,6 +28,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 DEBUGGING_REPLICA: Final = -2
 VERSION_OFFSET_NOT_AVAILABLE: Final = 5
+WITHOUT_READS_PER_SLICE: Final = 5_000
+LOOKUPS_PER_SLICE: Final = 50
+"""A lookup by time reads an index and up to a few kilobytes of records."""
 
 
 class Found(NamedTuple):
@@ -35,21 +40,29 @@ class Found(NamedTuple):
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    asked = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
-    topics = []
-    for topic in request.topics:
-        allowed = services.may(context, Operation.DESCRIBE, topic.name)
-        partitions = []
-        for entry in topic.partitions:
-            if not allowed:
-                error, found = ErrorCode.TOPIC_AUTHORIZATION_FAILED, Found()
-            elif asked[topic.name, entry.partition_index] > 1:
-                error, found = ErrorCode.INVALID_REQUEST, Found()
-            else:
-                error, found = _find(services, version, request, topic.name, entry)
-            partitions.append(_answer(version, entry.partition_index, error, found))
-        topics.append(_TOPIC(name=topic.name, partitions=partitions))
+    asked: Counter[tuple[str, int]] = Counter()
+    async for topic, entry in each(_entries(request), WITHOUT_READS_PER_SLICE):
+        asked[topic.name, entry.partition_index] += 1
+    topics: list[Any] = []
+    allowed: dict[str, bool] = {}
+    answered: Any = None
+    async for topic, entry in each(_entries(request), LOOKUPS_PER_SLICE):
+        if topic is not answered:
+            answered = topic
+            topics.append(_TOPIC(name=topic.name, partitions=[]))
+            allowed[topic.name] = services.may(context, Operation.DESCRIBE, topic.name)
+        if not allowed[topic.name]:
+            error, found = ErrorCode.TOPIC_AUTHORIZATION_FAILED, Found()
+        elif asked[topic.name, entry.partition_index] > 1:
+            error, found = ErrorCode.INVALID_REQUEST, Found()
+        else:
+            error, found = await _find(services, version, request, topic.name, entry)
+        topics[-1].partitions.append(_answer(version, entry.partition_index, error, found))
     return _RESPONSE(topics=topics)
+
+
+def _entries(request: Any) -> Iterator[tuple[Any, Any]]:
+    return ((topic, entry) for topic in request.topics for entry in topic.partitions)
 
 
 def _answer(version: int, index: int, error: ErrorCode, found: Found) -> Any:
@@ -65,10 +78,12 @@ def _answer(version: int, index: int, error: ErrorCode, found: Found) -> Any:
     )
 
 
-def _find(services: Services, version: int, request: Any, topic: str, entry: Any) -> tuple[ErrorCode, Found]:
+async def _find(services: Services, version: int, request: Any, topic: str, entry: Any) -> tuple[ErrorCode, Found]:
     epoch = entry.current_leader_epoch if entry.current_leader_epoch is not None else NO_EPOCH
     try:
         partition = services.replicas.partition(TopicPartition(topic, entry.partition_index))
+        if entry.timestamp >= 0 and partition.log is not None:
+            await partition.log.read_timestamps()
         log = partition.local_log(epoch, leader_only=request.replica_id != DEBUGGING_REPLICA)
         is_consumer = request.replica_id == -1
         if not is_consumer:

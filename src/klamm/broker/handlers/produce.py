@@ -1,47 +1,84 @@
 """Produce (0): appends record batches to the leaders on this broker. acks=0 has no answer: an error closes the
 connection instead.
 
-Transactional batches are refused: this broker has no transaction coordinator yet.
+A transactional batch needs a transactional id that the client may write with; without one, nothing of the request is
+appended.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
-from klamm.model.errors import ErrorCode
+from klamm.broker.handlers.slices import in_slices
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.errors import CloseConnection
-from klamm.wire.produce import ProduceResult, decode_request, encode_response, unfit
+from klamm.wire.old_formats import is_old, up_converted
+from klamm.wire.produce import (
+    ENTRIES_PER_SLICE,
+    FIRST_WITH_TRANSACTIONAL_ID,
+    ProduceResult,
+    decode_in_slices,
+    encode_response,
+    unfit,
+)
+from klamm.wire.slices import finish
 
 NO_ACKS: Final = 0
+WIDE_BYTES: Final = 64_000
+ADMIN_CLIENT: Final = "__admin_client"
+"""The client id that may write to internal topics, as in Kafka."""
 
 
 async def handle(services: Services, context: RequestContext, version: int, body: memoryview) -> Metered:
-    request = decode_request(version, body)
+    decoding = decode_in_slices(version, body)
+    request = await in_slices(decoding) if len(body) > WIDE_BYTES else finish(decoding)
+    transactional_id = request.transactional_id
+    may_write_transactions = transactional_id is not None and services.may_transactional_id(
+        context, Operation.WRITE, transactional_id
+    )
+    is_refused = not may_write_transactions and request.is_transactional
     allowed: dict[str, bool] = {}
     accepted, results = [], []
-    for name, records in request.entries:
+    for number, (name, records) in enumerate(request.entries, 1):
+        if number % ENTRIES_PER_SLICE == 0:
+            await asyncio.sleep(0)
         if name.topic not in allowed:
             allowed[name.topic] = services.may(context, Operation.WRITE, name.topic)
-        if request.transactional_id is not None:
+        if is_refused:
             results.append(ProduceResult(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         elif not allowed[name.topic]:
             results.append(ProduceResult(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         elif (refusal := unfit(version, records)) is not None and name in services.metadata:
             results.append(ProduceResult(name, refusal.code, message=refusal.message))
         else:
-            accepted.append((name, records))
+            try:
+                accepted.append((name, await _current_format(version, records)))
+            except KafkaError as error:
+                results.append(ProduceResult(name, error.code, message=error.message))
     results += await services.appends.append(
-        accepted, acks=request.acks, timeout_ms=request.timeout_ms, client=context.connection
+        accepted,
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        internal=context.client_id == ADMIN_CLIENT,
+        client=context.connection,
     )
     if request.acks == NO_ACKS:
         return Metered(len(body), lambda throttle_ms: _answer_nothing(results))
     return Metered(len(body), lambda throttle_ms: encode_response(version, results, throttle_ms))
+
+
+async def _current_format(version: int, records: memoryview) -> Buffer:
+    """Only versions below 3 may carry formats 0 and 1, which are converted."""
+    if version >= FIRST_WITH_TRANSACTIONAL_ID or not is_old(records):
+        return records
+    return await in_slices(up_converted(records))
 
 
 def _answer_nothing(results: Sequence[ProduceResult]) -> Sequence[Buffer] | None:

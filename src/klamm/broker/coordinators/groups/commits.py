@@ -1,0 +1,234 @@
+"""Committed offsets: commits of members and of transactions, fetches, deletions, expiry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from klamm.broker.coordinators.groups import rebalance
+from klamm.broker.coordinators.groups.execution import Execution
+from klamm.broker.coordinators.groups.expiry import MINUTE_MS, expired_offsets, is_over
+from klamm.broker.coordinators.groups.group import Group, State
+from klamm.broker.coordinators.groups.group_log import GroupLog, Producer, commit_error
+from klamm.broker.coordinators.groups.offsets import Offsets
+from klamm.broker.coordinators.groups.records import Offset
+from klamm.broker.coordinators.groups.registry import GroupRegistry
+from klamm.broker.coordinators.groups.subscription import CONSUMER
+from klamm.model.config import BrokerConfig
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.guard import Guard
+from klamm.model.ids import ProducerId, TopicPartition
+
+GROUPS_PER_SLICE: Final = 200
+NO_OFFSET: Final = Offset(-1)
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+class Committer(NamedTuple):
+    """Who commits, as the request says."""
+
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
+
+
+class Commits:
+    def __init__(
+        self, config: BrokerConfig, registry: GroupRegistry, group_log: GroupLog, execution: Execution, guard: Guard
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._log = group_log
+        self._execution = execution
+        self._guard = guard
+        self.committed = 0
+        self.expired = 0
+        self.deleted = 0
+
+    # --- commits ---
+
+    async def commit(self, group_id: str | None, committer: Committer, offsets: Offsets) -> Errors:
+        """OffsetCommit. Raises KafkaError for all partitions alike."""
+        self._registry.check(group_id, may_be_empty=True)
+        assert group_id is not None
+        group = self._registry.get(group_id)
+        if group is None:
+            if committer.generation >= 0:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            group = self._registry.create(group_id)
+        error = group.judge_commit(committer.member_id, committer.instance_id, committer.generation)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        if committer.member_id in group.members:
+            turn = self._execution.turn()
+            rebalance.renew_session(group.members[committer.member_id], turn)
+            self._execution.carry_out(group, turn)
+        accepted, errors = self._limit_metadata(offsets)
+        if accepted:
+            outcome = await self._append(group, accepted)
+            errors.update(dict.fromkeys(accepted, outcome))
+        return errors
+
+    async def _append(self, group: Group, offsets: Offsets) -> ErrorCode:
+        appended = self._log.append_offsets(group.partition, group.id, offsets)
+        if appended.error is ErrorCode.NONE:
+            group.offsets.prepare(offsets)
+        error = await self._log.acknowledged(appended)
+        if self._registry.holds(group):
+            if error is ErrorCode.NONE:
+                group.offsets.acknowledged(offsets, appended.record_offset)
+            else:
+                group.offsets.failed(offsets)
+        if error is ErrorCode.NONE:
+            self.committed += len(offsets)
+        return commit_error(error)
+
+    async def commit_transactional(
+        self, group_id: str | None, committer: Committer, producer: Producer, offsets: Offsets
+    ) -> Errors:
+        """TxnOffsetCommit: the offsets count when the transaction's marker commits them."""
+        self._registry.check(group_id)
+        assert group_id is not None
+        group = self._registry.get(group_id)
+        if group is None:
+            if committer.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            group = self._registry.create(group_id)
+        error = group.judge_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        accepted, errors = self._limit_metadata(offsets)
+        if accepted:
+            outcome = await self._append_transactional(group, producer, accepted)
+            errors.update(dict.fromkeys(accepted, outcome))
+        return errors
+
+    async def _append_transactional(self, group: Group, producer: Producer, offsets: Offsets) -> ErrorCode:
+        """Once in the log, the offsets wait for the marker, even if they are not acknowledged in time: a load of the
+        log would find them, too."""
+        appended = self._log.append_offsets(group.partition, group.id, offsets, producer)
+        if appended.error is ErrorCode.NONE:
+            group.offsets.stage(producer.id, offsets, appended.record_offset)
+            self._registry.open_transaction(producer.id, group.id)
+        error = await self._log.acknowledged(appended)
+        if error is ErrorCode.NONE:
+            self.committed += len(offsets)
+        return commit_error(error)
+
+    def complete_transaction(self, offsets_partition: int, producer_id: ProducerId, committed: bool) -> None:
+        """The marker is in the log of the partition. While it is being loaded, the load reads the marker."""
+        for name in list(self._registry.open_transactions.get(producer_id, ())):
+            group = self._registry.get(name)
+            if group is not None and group.partition == offsets_partition:
+                group.offsets.end_transaction(producer_id, committed=committed)
+                self._registry.close_transaction(producer_id, name)
+
+    def _limit_metadata(self, offsets: Offsets) -> tuple[dict[TopicPartition, Offset], Errors]:
+        limit = self._config.offset_metadata_max_bytes
+        accepted: dict[TopicPartition, Offset] = {}
+        errors: Errors = {}
+        for partition, value in offsets.items():
+            if len(value.metadata.encode("utf-16-le", "surrogatepass")) // 2 > limit:  # Kafka counts UTF-16 units
+                errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                accepted[partition] = value
+        return accepted, errors
+
+    # --- fetches ---
+
+    def fetch(
+        self, group_id: str | None, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, tuple[Offset, ErrorCode]]:
+        """OffsetFetch; all partitions with an offset if none are named. Raises KafkaError of the whole request."""
+        self._registry.check(group_id, may_be_empty=True)
+        assert group_id is not None
+        group = self._registry.get(group_id)
+        if group is None or group.is_in(State.DEAD):
+            return dict.fromkeys(partitions or (), (NO_OFFSET, ErrorCode.NONE))
+        found = {}
+        for name in list(group.offsets.committed) if partitions is None else partitions:
+            if require_stable and group.offsets.is_unstable(name):
+                found[name] = NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+            else:
+                found[name] = group.offsets.value(name) or NO_OFFSET, ErrorCode.NONE
+        return found
+
+    # --- removal ---
+
+    def delete(self, group_id: str | None, partitions: Sequence[TopicPartition]) -> Errors:
+        """OffsetDelete. Raises KafkaError of the whole request."""
+        self._registry.check(group_id)
+        group = self._registry.get(group_id or "")
+        if group is None or group.is_in(State.DEAD):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_in(State.EMPTY) and group.protocol_type != CONSUMER:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        subscribed = {
+            name for name in partitions if not group.is_in(State.EMPTY) and group.is_subscribed_to(name.topic)
+        }
+        removed = self._remove(group, [name for name in partitions if name not in subscribed])
+        self.deleted += removed
+        return {
+            name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE for name in partitions
+        }
+
+    def _remove(self, group: Group, partitions: Iterable[TopicPartition]) -> int:
+        """Offsets go, and with the last one the group, if nothing else is left of it."""
+        producers = list(group.offsets.transactional)
+        removed = group.offsets.remove(partitions)
+        for producer in producers:
+            if producer not in group.offsets.transactional:
+                self._registry.close_transaction(producer, group.id)
+        ends = is_over(group)
+        if ends:
+            turn = self._execution.turn()
+            rebalance.die(group, ErrorCode.COORDINATOR_NOT_AVAILABLE, turn)
+            self._registry.forget(group)
+            self._execution.carry_out(group, turn)
+        self._log.append_tombstones(group.partition, group.id, removed, group=ends and group.generation > 0)
+        return len(removed)
+
+    def delete_group(self, group: Group) -> None:
+        """An empty group, with all its offsets."""
+        turn = self._execution.turn()
+        rebalance.die(group, ErrorCode.COORDINATOR_NOT_AVAILABLE, turn)
+        self._registry.forget(group)
+        removed = group.offsets.remove(list(group.offsets.committed))
+        self.deleted += len(removed)
+        self._log.append_tombstones(group.partition, group.id, removed, group=group.generation > 0)
+        self._execution.carry_out(group, turn)
+
+    def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
+        """Topics were deleted: their offsets go, or a new topic of the same name would be read from the middle."""
+        gone = frozenset(partitions)
+        self._guard.start("group-offsets", "of deleted topics", lambda: self._forget_partitions(gone))
+
+    async def _forget_partitions(self, gone: frozenset[TopicPartition]) -> None:
+        async for group in self._each_group():
+            held = group.offsets
+            names = held.committed.keys() | held.pending.keys()
+            for staged in held.transactional.values():
+                names |= staged.keys()
+            if not gone.isdisjoint(names):
+                self._remove(group, gone & names)
+
+    async def run_expiry(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
+            await self.expire()
+
+    async def expire(self) -> None:
+        retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
+        async for group in self._each_group():
+            now_ms = self._execution.turn().now_ms
+            self.expired += self._remove(group, expired_offsets(group, now_ms, retention_ms))
+
+    async def _each_group(self) -> AsyncIterator[Group]:
+        """In slices, so that groups may change or go meanwhile."""
+        for number, group in enumerate(list(self._registry.groups.values())):
+            if number % GROUPS_PER_SLICE == GROUPS_PER_SLICE - 1:
+                await asyncio.sleep(0)
+            if self._registry.holds(group):
+                yield group

@@ -1,0 +1,247 @@
+"""Fetch sessions (KIP-227): what a client fetches is remembered, so that requests and answers carry only what changed.
+
+A session has an id and an epoch, which grows with every request. A request of an unknown session or with another epoch
+is refused as a whole, and the client starts again with a full fetch. The cache has a limited number of slots. When it
+is full, a new session replaces one that has been idle for two minutes; a follower's replaces any consumer's; a
+consumer's replaces an old and smaller one. Otherwise the fetch is served without a session, which costs only bytes.
+
+No session belongs to a connection: the client that knows its id and epoch continues it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from random import Random
+from typing import Final, NamedTuple, Protocol
+
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import TopicPartition
+from klamm.model.ports import Clock
+from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult
+
+NO_SESSION: Final = 0
+FINAL_EPOCH: Final = -1
+"""A full fetch that closes its session and opens none."""
+FIRST_EPOCH: Final = 0
+"""A full fetch that opens a session."""
+EPOCH_MAX: Final = 2**31 - 1
+IDLE_SECONDS: Final = 120.0
+PARTITIONS_PER_SLOT: Final = 200
+"""Bounds the memory of all sessions together; those of followers do not count."""
+UNKNOWN: Final = -1
+
+
+class SessionAnswer(NamedTuple):
+    session_id: int
+    results: Sequence[FetchResult] = ()
+    error: ErrorCode = ErrorCode.NONE
+
+
+class FetchContext(Protocol):
+    """One request: what to fetch, and what its answer carries."""
+
+    @property
+    def partitions(self) -> Sequence[FetchPartition]: ...
+
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer: ...
+
+    def throttled(self) -> SessionAnswer:
+        """The answer without data for a client above its quota."""
+
+
+class Refused:
+    """The session is unknown, or the epoch is not the expected one."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.partitions: Sequence[FetchPartition] = ()
+        self.error = error
+
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+        return SessionAnswer(NO_SESSION, (), self.error)
+
+    def throttled(self) -> SessionAnswer:
+        return self.answer(())
+
+
+class Sessionless:
+    def __init__(self, partitions: Sequence[FetchPartition]) -> None:
+        self.partitions = partitions
+
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+        return SessionAnswer(NO_SESSION, results)
+
+    def throttled(self) -> SessionAnswer:
+        return SessionAnswer(NO_SESSION)
+
+
+class FullFetch(Sessionless):
+    """Opens a session with its answer, if there is room."""
+
+    def __init__(self, partitions: Sequence[FetchPartition], sessions: FetchSessions, from_follower: bool) -> None:
+        super().__init__(partitions)
+        self._sessions = sessions
+        self._from_follower = from_follower
+
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+        return SessionAnswer(self._sessions.create(self.partitions, results, self._from_follower), results)
+
+
+class _Cached:
+    """A partition of a session, and what its client knows of it."""
+
+    __slots__ = ("entry", "high_watermark", "log_start_offset")
+
+    def __init__(self, entry: FetchPartition) -> None:
+        self.entry = entry
+        self.high_watermark = UNKNOWN
+        self.log_start_offset = UNKNOWN
+
+    def has_news(self, result: FetchResult) -> bool:
+        """Whether the answer must name the partition; remembers what the client then knows. After an error the client
+        hears of the partition again when it is mended."""
+        changed = (result.high_watermark, result.log_start_offset) != (self.high_watermark, self.log_start_offset)
+        failed = result.error is not ErrorCode.NONE
+        self.high_watermark = UNKNOWN if failed else result.high_watermark
+        self.log_start_offset = result.log_start_offset
+        return changed or failed or len(result.records) > 0 or result.preferred_read_replica != UNKNOWN
+
+
+class FetchSession:
+    __slots__ = ("created", "epoch", "from_follower", "id", "last_used", "partitions")
+
+    def __init__(self, session_id: int, from_follower: bool, now: float) -> None:
+        self.id = session_id
+        self.epoch = 1
+        """What the next request must carry."""
+        self.from_follower = from_follower
+        self.created = self.last_used = now
+        self.partitions: OrderedDict[TopicPartition, _Cached] = OrderedDict()
+
+    def update(self, changed: Sequence[FetchPartition], forgotten: Sequence[TopicPartition]) -> None:
+        for entry in changed:
+            known = self.partitions.get(entry.partition)
+            if known is None:
+                self.partitions[entry.partition] = _Cached(entry)
+            else:
+                known.entry = entry
+        for name in forgotten:
+            self.partitions.pop(name, None)
+
+
+class IncrementalFetch:
+    def __init__(self, session: FetchSession) -> None:
+        self._session = session
+        self._epoch = session.epoch
+        """What the request after this one must carry."""
+        self.partitions: Sequence[FetchPartition] = [cached.entry for cached in session.partitions.values()]
+
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+        """Names the partitions with news. Those that got records go to the end of the order, so that the others have
+        their turn (KAFKA-12330)."""
+        session = self._session
+        if session.epoch != self._epoch:  # another request continued the session during the wait
+            return SessionAnswer(session.id, (), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        told = []
+        for result in results:
+            cached = session.partitions.get(result.partition)
+            if cached is not None and cached.has_news(result):
+                told.append(result)
+                if len(result.records):
+                    session.partitions.move_to_end(result.partition)
+        return SessionAnswer(session.id, told)
+
+    def throttled(self) -> SessionAnswer:
+        return SessionAnswer(self._session.id)
+
+
+class FetchSessions:
+    """The cache. Sessions are kept in the order of their last use."""
+
+    def __init__(self, slots: int, clock: Clock, random: Random) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._random = random
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def open(self, request: FetchRequest) -> FetchContext:
+        if request.session_epoch in (FINAL_EPOCH, FIRST_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            if request.session_epoch == FINAL_EPOCH or not self._slots:
+                return Sessionless(request.partitions)
+            return FullFetch(request.partitions, self, request.replica_id >= 0)
+        return self._continue(request)
+
+    def _continue(self, request: FetchRequest) -> FetchContext:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if request.session_epoch != session.epoch:
+            return Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.update(request.partitions, request.forgotten)
+        if not session.partitions:
+            del self._sessions[session.id]
+            return Sessionless(())
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.last_used = self._clock.monotonic()
+        self._sessions.move_to_end(session.id)
+        return IncrementalFetch(session)
+
+    def create(self, asked: Sequence[FetchPartition], results: Sequence[FetchResult], from_follower: bool) -> int:
+        """The id of a new session for these partitions and answers, or NO_SESSION."""
+        now = self._clock.monotonic()
+        if not asked or not self._make_room(len(asked), from_follower, now):
+            return NO_SESSION
+        session = FetchSession(self._new_id(), from_follower, now)
+        session.update(asked, ())
+        for result in results:
+            if result.partition in session.partitions:
+                session.partitions[result.partition].has_news(result)
+        self._sessions[session.id] = session
+        return session.id
+
+    def _make_room(self, size: int, from_follower: bool, now: float) -> bool:
+        if not from_follower and self._consumed() + size > self._slots * PARTITIONS_PER_SLOT:
+            return False
+        if len(self._sessions) < self._slots:
+            return True
+        evicted = self._evictable(size, from_follower, now)
+        if evicted is None:
+            return False
+        del self._sessions[evicted.id]
+        self.evictions += 1
+        return True
+
+    def _consumed(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values() if not session.from_follower)
+
+    def _evictable(self, size: int, from_follower: bool, now: float) -> FetchSession | None:
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.last_used > IDLE_SECONDS:
+            return oldest
+        candidates = [
+            session
+            for session in self._sessions.values()
+            if now - session.created > IDLE_SECONDS or (from_follower and not session.from_follower)
+        ]
+        first = min(candidates, key=_worth, default=None)
+        return first if first is not None and _worth(first) < (from_follower, size) else None
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._random.randrange(1, EPOCH_MAX)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _worth(session: FetchSession) -> tuple[bool, int]:
+    """Consumers' sessions go before followers', small ones before large ones."""
+    return session.from_follower, len(session.partitions)

@@ -1,0 +1,61 @@
+"""DescribeGroups (15): state, protocol and members of groups that this broker coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from klamm.broker.coordinators.groups.coordinator import Description
+from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import mapped
+from klamm.model.errors import ErrorCode
+from klamm.model.requests import RequestContext
+from klamm.security.authorizer import Operation
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import response_class
+
+GROUPS_PER_SLICE: Final = 200
+_RESPONSE: Final = response_class(ApiKey.DESCRIBE_GROUPS)
+_GROUP: Final = _RESPONSE.DescribedGroup
+_MEMBER: Final = _GROUP.DescribedGroupMember
+NOT_ASKED: Final = -(2**31)
+OPERATION_BITS: Final = {Operation.READ: 3, Operation.DELETE: 6, Operation.DESCRIBE: 8}
+"""The operations on a group, with Kafka's numbers."""
+
+
+async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
+    def describe(name: str) -> Any:
+        return _describe(services, context, name, request)
+
+    return _RESPONSE(groups=await mapped(describe, dict.fromkeys(request.groups), GROUPS_PER_SLICE))
+
+
+def _describe(services: Services, context: RequestContext, group_id: str, request: Any) -> Any:
+    if not services.may_group(context, Operation.DESCRIBE, group_id):
+        return _group(group_id, Description(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    description = services.groups.describe(group_id)
+    if description.error is ErrorCode.NONE and request.include_authorized_operations:
+        bits = [bit for it, bit in OPERATION_BITS.items() if services.may_group(context, it, group_id)]
+        return _group(group_id, description, sum(1 << bit for bit in bits))
+    return _group(group_id, description)
+
+
+def _group(group_id: str, description: Description, operations: int = NOT_ASKED) -> Any:
+    return _GROUP(
+        error_code=description.error,
+        group_id=group_id,
+        group_state=description.state,
+        protocol_type=description.protocol_type,
+        protocol_data=description.protocol,
+        members=[
+            _MEMBER(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in description.members
+        ],
+        authorized_operations=operations,
+    )
