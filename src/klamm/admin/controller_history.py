@@ -81,8 +81,16 @@ def terms(events: Iterable[dict[str, Any]]) -> list[ControllerTerm]:
             term = ControllerTerm(epoch, None, None, "not recorded by klamm")
         elif epoch in ends:
             term = term._replace(until_ms=ends[epoch][0], ended_by=ends[epoch][1])
+        if told and told[-1].since_ms is not None and told[-1].until_ms is None:
+            told[-1] = told[-1]._replace(until_ms=term.since_ms, ended_by=_replaced_by(term))
         told.append(term)
     return told
+
+
+def _replaced_by(term: ControllerTerm) -> str:
+    """A controller that was killed, or cut off, did not write the end of its term."""
+    successor = "another broker" if term.broker is None else f"broker {term.broker}"
+    return f"{successor} took over"
 
 
 def notes(events: Iterable[dict[str, Any]]) -> list[Note]:

@@ -38,6 +38,19 @@ def test_terms_of_several_brokers_in_the_order_of_epochs() -> None:
     assert terms([]) == []
 
 
+def test_a_killed_controller_ends_its_term_when_the_next_one_begins() -> None:
+    lines = [
+        line(100, 1, 1, "controller-elected", "/controller was free"),
+        line(300, 2, 2, "controller-elected", "/controller was free"),
+        line(500, 3, 4, "controller-elected", "/controller was free"),
+    ]
+    first, second, gap, last = terms(read_events(lines))
+    assert (first.until_ms, first.ended_by) == (300, "broker 2 took over")
+    assert (second.until_ms, second.ended_by) == (None, "another broker took over"), "at a time that no one wrote"
+    assert gap.broker is None
+    assert (last.until_ms, last.ended_by) == (None, "")
+
+
 @pytest.mark.parametrize(
     ("partitions", "rest", "reason"),
     [
