@@ -1,0 +1,203 @@
+"""The observer reads the tree only when something has changed, confirms it otherwise, and isolates a silent broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from klamm.admin.replication_throttles import FOLLOWER_RATE, LEADER_REPLICAS
+from klamm.dashboard.history import EventFiles, History
+from klamm.dashboard.observation import Observation
+from klamm.dashboard.observer import REST_FACTOR, Observer
+from klamm.model.errors import ConnectionLoss
+from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.ports import CreateMode
+from klamm.testing.zookeeper import InMemoryTree, InMemoryZooKeeper
+from klamm.wire.apis import ApiKey
+from klamm.zookeeper.znodes import candidates, cluster_id, config, controller, controller_epoch, partition_state, topic
+
+ONE = BrokerId(1)
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+class CountingZooKeeper(InMemoryZooKeeper):
+    """Counts bulk reads of states, and knows the last zxid as the real client does."""
+
+    def __init__(self, tree: InMemoryTree) -> None:
+        super().__init__(tree, 1)
+        self._shared = tree
+        self.bulk_reads = 0
+        self.is_lost = False
+
+    @property
+    def last_zxid(self) -> int:
+        return self._shared.zxid
+
+    async def get_many(self, paths: Any) -> Any:
+        if self.is_lost:
+            raise ConnectionLoss(detail="nothing answers")
+        return await super().get_many(paths)
+
+    async def read_many(self, paths: Any) -> Any:
+        self.bulk_reads += 1
+        return await super().read_many(paths)
+
+
+class Brokers:
+    """What the brokers answer to DescribeLogDirs."""
+
+    timeout = 1.0
+
+    def __init__(self) -> None:
+        self.size = 1_000
+
+    async def ask_broker(self, broker: int, key: object, request: object, newest: int | None = None) -> Any:
+        if broker == 2 or key is not ApiKey.DESCRIBE_LOG_DIRS:
+            raise ConnectionRefusedError
+        partition = SimpleNamespace(partition_index=0, partition_size=self.size, is_future_key=False)
+        topics = [SimpleNamespace(name="t", partitions=[partition])]
+        return SimpleNamespace(results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics)])
+
+
+@pytest.fixture
+async def zk() -> CountingZooKeeper:
+    client = CountingZooKeeper(InMemoryTree())
+    for path in (
+        "/brokers/ids",
+        "/brokers/topics",
+        "/cluster",
+        "/admin",
+        candidates.PARENT,
+        "/config/topics",
+        "/config/brokers",
+    ):
+        await client.ensure_path(path)
+    await client.create(cluster_id.PATH, cluster_id.encode("abc"))
+    await client.create(controller_epoch.PATH, controller_epoch.encode(ControllerEpoch(3)))
+    await client.create(controller.PATH, controller.encode(ONE, 1), CreateMode.EPHEMERAL)
+    await client.create(topic.path("t"), topic.encode({0: Assignment((ONE,))}))
+    name = TopicPartition("t", 0)
+    await client.ensure_path(partition_state.partition_path(name))
+    state = LeaderAndIsr(ONE, LeaderEpoch(0), (ONE,), ControllerEpoch(3))
+    await client.create(partition_state.path(name), partition_state.encode(state))
+    return client
+
+
+class Watched:
+    def __init__(self, zk: CountingZooKeeper) -> None:
+        self.clock = Clock()
+        self.published: list[Observation] = []
+        self.brokers = Brokers()
+        self.observer = Observer(
+            zk,  # type: ignore[arg-type]
+            self.brokers,  # type: ignore[arg-type]
+            History(EventFiles(())),
+            self.clock,
+            self.published.append,
+        )
+
+    async def look(self) -> Observation:
+        await self.observer.look()
+        return self.observer.current
+
+
+async def test_the_tree_is_read_again_only_after_a_change(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    first = await watched.look()
+    assert first.snapshot is not None and first.snapshot.cluster_id == "abc"
+    assert (first.snapshot.controller, first.snapshot.controller_epoch, first.checked_at) == (1, 3, 100.0)
+    assert zk.bulk_reads == 1
+    watched.clock.now = 110.0
+    confirmed = await watched.look()
+    assert (zk.bulk_reads, confirmed.checked_at, confirmed.version) == (1, 110.0, first.version), "only younger"
+    await zk.create(candidates.path(BrokerId(2)))
+    changed = await watched.look()
+    assert (zk.bulk_reads, changed.version) == (2, first.version + 1)
+    assert changed.snapshot is not None and changed.snapshot.candidates == (2,)
+
+
+async def test_a_long_read_is_followed_by_a_longer_rest(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    slow_read = zk.read_many
+
+    async def read_slowly(paths: Any) -> Any:
+        watched.clock.now += 2.0
+        return await slow_read(paths)
+
+    zk.read_many = read_slowly  # type: ignore[method-assign]
+    await watched.look()
+    await zk.create(candidates.path(BrokerId(2)))
+    watched.clock.now += 2.0 * REST_FACTOR - 0.1
+    resting = await watched.look()
+    assert (zk.bulk_reads, resting.checked_at) == (1, 100.0), "it is not confirmed, so its age grows"
+    watched.clock.now += 0.2
+    await watched.look()
+    assert zk.bulk_reads == 2
+
+
+async def test_settings_that_concern_health_and_throttles(zk: CountingZooKeeper) -> None:
+    overrides = {"min.insync.replicas": "2", LEADER_REPLICAS: "0:1"}
+    await zk.create(config.topic_path("t"), config.encode(overrides))
+    await zk.create(config.path(config.BROKERS, "1"), config.encode({FOLLOWER_RATE: "5000"}))
+    await zk.create(config.path(config.BROKERS, "<default>"), config.encode({FOLLOWER_RATE: "7"}))
+    snapshot = (await Watched(zk).look()).snapshot
+    assert snapshot is not None
+    assert snapshot.topics["t"].min_isr == 2
+    assert (snapshot.throttled_topics, snapshot.throttles) == (("t",), {1: 5000})
+
+
+async def test_a_silent_broker_concerns_only_itself(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    await watched.look()
+    await watched.observer.sample([1, 2])
+    watched.clock.now += 2.0
+    watched.brokers.size = 3_000
+    await watched.observer.sample([1, 2])
+    load = watched.observer.current.load
+    assert load.silent == {2: "the connection was refused"}
+    assert (load.size_of(1), load.size_of(2), load.rates) == (3_000, None, {1: (1_000.0,)})
+    assert load.sizes == {TopicPartition("t", 0): {1: 3_000}}
+
+
+async def test_a_move_has_progress_a_rate_and_time_left(zk: CountingZooKeeper) -> None:
+    moving = Assignment((ONE, BrokerId(3)), adding=(BrokerId(3),))
+    await zk.set(topic.path("t"), topic.encode({0: moving}))
+    watched = Watched(zk)
+    await watched.look()
+
+    async def ask_broker(broker: int, key: object, request: object, newest: int | None = None) -> Any:
+        if key is not ApiKey.DESCRIBE_LOG_DIRS:
+            raise ConnectionRefusedError
+        size = 10_000 if broker == 1 else 1_000 * (watched.clock.now - 99)
+        partition = SimpleNamespace(partition_index=0, partition_size=int(size), is_future_key=False)
+        topics = [SimpleNamespace(name="t", partitions=[partition])]
+        return SimpleNamespace(results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics)])
+
+    watched.brokers.ask_broker = ask_broker  # type: ignore[method-assign]
+    await watched.observer.sample([1, 3])
+    watched.clock.now += 4.0
+    await watched.observer.sample([1, 3])
+    load = watched.observer.current.load
+    assert [(move.copied_bytes, move.total_bytes) for move in load.moves] == [(5_000, 10_000)]
+    assert load.move_rate == (1_000.0, 5.0)
+
+
+async def test_trouble_is_said_and_ends(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    await watched.look()
+    zk.is_lost = True
+    with pytest.raises(ConnectionLoss):
+        await watched.observer.look()
+    assert watched.observer.current.checked_at == 100.0
