@@ -1,8 +1,10 @@
 """Checks an ingested table offset by offset, from three sources: its commits, the offsets of its rows, and Kafka's log.
 
 Every offset between the start of a partition's first range and the end of its last one must be in the table once, or be
-explained: a transaction marker, an aborted record, a record that compaction removed. The ranges of commits must join
-without overlap, rows must lie inside them, and only the ingest may have changed rows. Each violation is a Finding.
+explained: a transaction marker, an aborted record, a record that compaction removed or that was forgotten on purpose.
+The ranges of commits must join without overlap, rows must lie inside them, and only klamm may have changed rows. The
+log must still be the one that was ingested, and rows must say what its records say. Each violation is a Finding. A
+topic that was recreated has several incarnations, and each is a set of logs of its own.
 
 Pure: `audit_job` reads the table and asks Kafka.
 """
@@ -13,8 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
+from klamm.pipelines.anchors import NotTheSameLog
 from klamm.pipelines.delta_log import TableCommit
-from klamm.pipelines.lake_state import APP_PREFIX, LakeCommit, LakeError, OffsetRange
+from klamm.pipelines.lake_state import APP_PREFIX, FIRST_INCARNATION, LakeCommit, LakeError, OffsetRange
+from klamm.pipelines.maintenance import LogKey, parse_maintenance
 from klamm.pipelines.offset_kinds import OffsetKind, OffsetSpan
 
 
@@ -27,9 +31,12 @@ class Finding:
     partition: int | None = None
     start: int | None = None
     end: int | None = None
+    incarnation: int = FIRST_INCARNATION
 
     def line(self) -> str:
         place = "" if self.partition is None else f" partition {self.partition}"
+        if self.incarnation > FIRST_INCARNATION:
+            place += f" of incarnation {self.incarnation}"
         if self.start is not None and self.end is not None:
             last = self.end - 1
             place += f" offset {self.start}" if last <= self.start else f" offsets {self.start}..{last}"
@@ -40,19 +47,22 @@ class RepeatedOffset(NamedTuple):
     partition: int
     offset: int
     times: int
+    incarnation: int = FIRST_INCARNATION
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAudit:
-    """The ranges of each partition according to the commits, in order, and the violations in the commits."""
+    """The ranges of each log according to the commits, in order, and the violations in the commits."""
 
-    ranges: Mapping[int, Sequence[OffsetRange]]
+    ranges: Mapping[LogKey, Sequence[OffsetRange]]
     findings: Sequence[Finding]
+    forgotten: Mapping[LogKey, Sequence[OffsetRange]] = field(default_factory=dict)
 
 
 def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
     """`commits`: all commits in the table's log, oldest first."""
-    ranges: dict[int, list[OffsetRange]] = {}
+    ranges: dict[LogKey, list[OffsetRange]] = {}
+    forgotten: dict[LogKey, list[OffsetRange]] = {}
     findings: list[Finding] = []
     previous: LakeCommit | None = None
     first = True
@@ -61,9 +71,13 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
             findings.append(Finding("log-incomplete", f"the table's log begins at version {commit.version}"))
         first = False
         try:
-            lake = commit.lake
+            lake, maintenance = commit.lake, parse_maintenance(commit.user_metadata)
         except LakeError as e:
             findings.append(Finding("bad-metadata", f"version {commit.version}: {e}"))
+            continue
+        if maintenance is not None:
+            for key, erased in maintenance.forgotten.items():
+                forgotten.setdefault(key, []).extend(erased)
             continue
         if lake is None:
             findings.extend(_foreign(commit))
@@ -71,7 +85,7 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
         findings.extend(_order(commit.version, lake, previous, topic))
         previous = lake
         findings.extend(_batch(commit, lake, ranges))
-    return CommitAudit(ranges, findings)
+    return CommitAudit(ranges, findings, forgotten)
 
 
 def _foreign(commit: TableCommit) -> Iterable[Finding]:
@@ -96,16 +110,21 @@ def _order(version: int, lake: LakeCommit, previous: LakeCommit | None, topic: s
             "order",
             f"version {version} has epoch {lake.epoch} seq {lake.seq} after epoch {previous.epoch} seq {previous.seq}",
         )
+    elif lake.incarnation < previous.incarnation:
+        yield Finding("order", f"version {version} has incarnation {lake.incarnation} after {previous.incarnation}")
 
 
-def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[int, list[OffsetRange]]) -> Iterable[Finding]:
+def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[LogKey, list[OffsetRange]]) -> Iterable[Finding]:
     """Check one commit against the ranges so far, and add its own."""
-    where = f"version {commit.version}"
+    where, number = f"version {commit.version}", lake.incarnation
+    is_first = not any(key.incarnation == number for key in ranges)
     for partition, planned in sorted(lake.ranges.items()):
-        known = ranges.setdefault(partition, [])
+        known = ranges.setdefault(LogKey(number, partition), [])
+        if not known and not is_first and planned.start > 0:
+            yield Finding("unjoined", f"{where} begins a new partition late", partition, 0, planned.start, number)
         if known and planned.start < known[-1].end:
             until = max(planned.start, min(planned.end, known[-1].end))
-            yield Finding("overlap", f"{where} begins before {known[-1].end}", partition, planned.start, until)
+            yield Finding("overlap", f"{where} begins before {known[-1].end}", partition, planned.start, until, number)
         elif known and planned.start > known[-1].end:
             yield Finding(
                 "unjoined",
@@ -113,9 +132,10 @@ def _batch(commit: TableCommit, lake: LakeCommit, ranges: dict[int, list[OffsetR
                 partition,
                 known[-1].end,
                 planned.start,
+                number,
             )
         if lake.ends.get(partition) != planned.end:
-            yield Finding("ends", f"{where} says it ends at {lake.ends.get(partition)}", partition, *planned)
+            yield Finding("ends", f"{where} says it ends at {lake.ends.get(partition)}", partition, *planned, number)
         known.append(planned)
     offsets = sum(planned.end - planned.start for planned in lake.ranges.values())
     if commit.output_rows is not None and commit.output_rows > offsets:
@@ -144,39 +164,61 @@ def subtract(whole: OffsetRange, parts: Iterable[OffsetRange]) -> list[OffsetRan
 
 
 def find_missing(
-    ranges: Mapping[int, Sequence[OffsetRange]], present: Mapping[int, Sequence[OffsetRange]]
-) -> list[tuple[int, OffsetRange]]:
+    ranges: Mapping[LogKey, Sequence[OffsetRange]],
+    present: Mapping[LogKey, Sequence[OffsetRange]],
+    forgotten: Mapping[LogKey, Sequence[OffsetRange]] | None = None,
+) -> dict[LogKey, list[OffsetRange]]:
     """Offsets in the ranges of commits that the table does not have: markers, aborted, compacted or lost."""
-    missing: list[tuple[int, OffsetRange]] = []
-    for partition, known in sorted(ranges.items()):
+    missing: dict[LogKey, list[OffsetRange]] = {}
+    for key, known in sorted(ranges.items()):
         if known:
             whole = OffsetRange(min(r.start for r in known), max(r.end for r in known))
-            missing.extend((partition, gap) for gap in subtract(whole, present.get(partition, ())))
+            gaps = subtract(whole, (*present.get(key, ()), *(forgotten or {}).get(key, ())))
+            if gaps:
+                missing[key] = gaps
     return missing
 
 
 def find_outside(
-    ranges: Mapping[int, Sequence[OffsetRange]], present: Mapping[int, Sequence[OffsetRange]]
+    ranges: Mapping[LogKey, Sequence[OffsetRange]], present: Mapping[LogKey, Sequence[OffsetRange]]
 ) -> list[Finding]:
     """Rows that no commit's range covers."""
     return [
-        Finding("outside", "rows that no range of a commit covers", partition, *left)
-        for partition, runs in sorted(present.items())
+        Finding("outside", "rows that no range of a commit covers", key.partition, *left, key.incarnation)
+        for key, runs in sorted(present.items())
         for run in runs
-        for left in subtract(run, ranges.get(partition, ()))
+        for left in subtract(run, ranges.get(key, ()))
+    ]
+
+
+def find_other_log(changes: Iterable[NotTheSameLog], incarnation: int) -> list[Finding]:
+    """Kafka's log is not the one that was ingested, or no longer joins the table."""
+    return [
+        Finding("other-log", f"{change.change.value}: {change.detail}", change.partition, incarnation=incarnation)
+        for change in changes
+    ]
+
+
+def find_edited(rows: Mapping[LogKey, Mapping[int, int]], log: Mapping[LogKey, Mapping[int, int]]) -> list[Finding]:
+    """Rows whose record checksum is not the log's, by log and offset."""
+    return [
+        Finding("content", "the row says something else than the record", key.partition, offset, offset + 1, key[0])
+        for key, checksums in sorted(rows.items())
+        for offset, checksum in sorted(checksums.items())
+        if log.get(key, {}).get(offset, checksum) != checksum
     ]
 
 
 def find_duplicates(repeated: Iterable[RepeatedOffset]) -> list[Finding]:
     """Neighbouring offsets that occur equally often make one finding."""
     found: list[Finding] = []
-    for partition, offset, times in sorted(repeated):
+    for partition, offset, times, number in sorted(repeated, key=lambda r: (r.incarnation, r.partition, r.offset)):
         detail = f"in the table {times} times"
         last = found[-1] if found else None
-        if last and (last.partition, last.end, last.detail) == (partition, offset, detail):
-            found[-1] = Finding("duplicate", detail, partition, last.start, offset + 1)
+        if last and (last.incarnation, last.partition, last.end, last.detail) == (number, partition, offset, detail):
+            found[-1] = Finding("duplicate", detail, partition, last.start, offset + 1, number)
         else:
-            found.append(Finding("duplicate", detail, partition, offset, offset + 1))
+            found.append(Finding("duplicate", detail, partition, offset, offset + 1, number))
     return found
 
 
@@ -193,18 +235,20 @@ _LOSS = {
     OffsetKind.RECORD: "the log has these records, but the table does not",
     OffsetKind.BELOW_LOG_START: "below the log start: the log no longer shows what they were",
     OffsetKind.ABSENT: "neither in the table nor in the log, and the topic is not compacted",
+    OffsetKind.BEYOND_LOG_END: "beyond the end of the log, so it has never had them",
 }
 
 
-def judge(partition: int, spans: Iterable[OffsetSpan], *, compacted: bool) -> Iterable[Explained | Finding]:
+def judge(key: LogKey, spans: Iterable[OffsetSpan], *, compacted: bool) -> Iterable[Explained | Finding]:
     """Explain offsets that the table lacks by what Kafka has there."""
+    partition = key.partition
     for kind, start, end in spans:
         if kind in (OffsetKind.MARKER, OffsetKind.ABORTED):
             yield Explained(kind.value, partition, start, end)
         elif kind is OffsetKind.ABSENT and compacted:
             yield Explained("compacted", partition, start, end)
         else:
-            yield Finding("gap", _LOSS[kind], partition, start, end)
+            yield Finding("gap", _LOSS[kind], partition, start, end, key.incarnation)
 
 
 @dataclass(slots=True)
@@ -214,6 +258,7 @@ class AuditReport:
     topic: str
     version: int
     rows: int
+    incarnation: int
     ends: Mapping[int, int]
     findings: list[Finding] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
@@ -229,6 +274,7 @@ class AuditReport:
             "clean": self.is_clean,
             "version": self.version,
             "rows": self.rows,
+            "incarnation": self.incarnation,
             "ends": self.ends,
             "findings": [asdict(finding) for finding in self.findings],
             "explained": [explained._asdict() for explained in self.explained],

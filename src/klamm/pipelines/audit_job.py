@@ -1,4 +1,5 @@
-"""Runs the audit: reads commits from `_delta_log` and offsets of rows with Spark, and asks Kafka about missing offsets.
+"""Runs the audit: reads commits from `_delta_log` and rows with Spark, and asks Kafka whether it is still the same log,
+what its records say, and why offsets are missing.
 
 The table is read at the version of the newest commit that was read, so an ingest may run at the same time. Spark
 reduces the rows to runs of neighbouring offsets: the result grows with the number of gaps, not of rows.
@@ -9,101 +10,203 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.pipelines.anchors import compare_log, record_crc
 from klamm.pipelines.audit import (
     AuditReport,
     Finding,
     RepeatedOffset,
     check_commits,
     find_duplicates,
+    find_edited,
     find_missing,
+    find_other_log,
     find_outside,
     judge,
 )
+from klamm.pipelines.columns import timestamp_error
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.kafka_topic import KafkaTopics
-from klamm.pipelines.lake_state import LakeError, OffsetRange
+from klamm.pipelines.lake_directory import LakeDirectory
+from klamm.pipelines.lake_location import for_lake, local_lake, open_lake
+from klamm.pipelines.lake_state import FIRST_INCARNATION, LakeError, OffsetRange
+from klamm.pipelines.maintenance import LogKey
 from klamm.pipelines.offset_kinds import OffsetKind
-from klamm.pipelines.spark_session import one_line, spark_errors, spark_session
+from klamm.pipelines.spark_session import SparkOptions, one_line, spark_errors, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COUNTED = "SELECT `partition`, `offset`, count(*) AS n FROM audited GROUP BY `partition`, `offset`"
-_REPEATED = f"SELECT `partition`, `offset`, n FROM ({_COUNTED}) WHERE n > 1"
+_SAMPLES = 5
+"""Rows of each partition whose contents are compared with the log."""
+_KEY = "incarnation, `partition`"
+_COUNTED = f"SELECT {_KEY}, `offset`, count(*) AS n FROM audited GROUP BY {_KEY}, `offset`"
+_REPEATED = f"SELECT {_KEY}, `offset`, n FROM ({_COUNTED}) WHERE n > 1"
 _RUNS = f"""
-SELECT `partition`, min(`offset`) AS start, max(`offset`) + 1 AS end, sum(n) AS row_count FROM (
-  SELECT `partition`, `offset`, n, `offset` - row_number() OVER (PARTITION BY `partition` ORDER BY `offset`) AS island
+SELECT {_KEY}, min(`offset`) AS start, max(`offset`) + 1 AS end, sum(n) AS row_count FROM (
+  SELECT {_KEY}, `offset`, n, `offset` - row_number() OVER (PARTITION BY {_KEY} ORDER BY `offset`) AS island
   FROM ({_COUNTED})
-) GROUP BY `partition`, island"""
+) GROUP BY {_KEY}, island"""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOffsets:
-    present: Mapping[int, Sequence[OffsetRange]]
+    present: Mapping[LogKey, Sequence[OffsetRange]]
     repeated: Sequence[RepeatedOffset]
     rows: int
 
 
-def audit_topics(lake: Path, topics: Sequence[str], bootstrap_server: str | None, master: str) -> list[AuditReport]:
-    for topic in topics:
-        if not DeltaLog(lake / topic).exists():
-            raise LakeError(f"there is no table for topic {topic} at {lake / topic}")
+def audit_topics(lake: str, topics: Sequence[str], bootstrap_server: str, options: SparkOptions) -> list[AuditReport]:
+    local = local_lake(lake)
+    if local is not None:
+        _check_tables(local, topics)
     with ExitStack() as stack:
-        kafka = stack.enter_context(KafkaTopics(bootstrap_server)) if bootstrap_server else None
-        spark = stack.enter_context(spark_session(master, "klamm lake audit"))
-        return [_audit(spark, lake / topic, topic, kafka) for topic in topics]
+        kafka = stack.enter_context(KafkaTopics(bootstrap_server))
+        spark = stack.enter_context(spark_session(for_lake(lake, options), "klamm lake audit"))
+        directory = open_lake(spark, lake)
+        _check_tables(directory, topics)
+        return [audit_table(spark, directory.child(topic), topic, kafka) for topic in topics]
 
 
-def _audit(spark: SparkSession, table: Path, topic: str, kafka: KafkaTopics | None) -> AuditReport:
-    commits = list(DeltaLog(table).commits())
+def _check_tables(lake: LakeDirectory, topics: Sequence[str]) -> None:
+    for topic in topics:
+        if not DeltaLog(lake.child(topic)).exists():
+            raise LakeError(f"there is no table for topic {topic} at {lake.child(topic)}")
+
+
+def audit_table(spark: SparkSession, table: LakeDirectory, topic: str, kafka: KafkaTopics) -> AuditReport:
+    log = DeltaLog(table)
+    commits = list(log.commits())
     promised = check_commits(commits, topic)
-    offsets = _read_offsets(spark, table, commits[-1].version)
+    version = commits[-1].version
+    offsets = _read_offsets(spark, table, version)
+    newest = max((key.incarnation for key in promised.ranges), default=FIRST_INCARNATION)
     report = AuditReport(
         topic=topic,
-        version=commits[-1].version,
+        version=version,
         rows=offsets.rows,
-        ends={partition: known[-1].end for partition, known in sorted(promised.ranges.items())},
+        incarnation=newest,
+        ends={key.partition: known[-1].end for key, known in sorted(promised.ranges.items()) if key[0] == newest},
         findings=[
             *promised.findings,
             *find_duplicates(offsets.repeated),
             *find_outside(promised.ranges, offsets.present),
         ],
     )
-    for partition, gap in find_missing(promised.ranges, offsets.present):
-        _explain(report, partition, gap, kafka)
+    other = _compare_log(log, topic, kafka, report)
+    for key, gaps in find_missing(promised.ranges, offsets.present, promised.forgotten).items():
+        if key.incarnation < newest or key.partition in other:
+            report.findings += [
+                Finding("gap", "the log that was ingested is gone, so it cannot explain them", key[1], *gap, key[0])
+                for gap in gaps
+            ]
+        else:
+            _explain(report, key, gaps, kafka)
+    samples = {key: _spread(runs) for key, runs in offsets.present.items() if key[0] == newest and key[1] not in other}
+    report.findings += find_edited(_row_checksums(spark, samples), _log_checksums(kafka, topic, samples))
     return report
 
 
-def _explain(report: AuditReport, partition: int, gap: OffsetRange, kafka: KafkaTopics | None) -> None:
-    if kafka is None:
-        report.findings.append(
-            Finding("gap", "not in the table (add --bootstrap-server to find out why)", partition, *gap)
-        )
-        return
-    spans = kafka.kinds_at(report.topic, partition, *gap)
+def _compare_log(log: DeltaLog, topic: str, kafka: KafkaTopics, report: AuditReport) -> set[int]:
+    """Add what is wrong with the log; return the partitions that have another one."""
+    try:
+        state = log.state()
+    except LakeError as e:
+        report.findings.append(Finding("log-incomplete", str(e)))
+        return set()
+    if state is None:
+        return set()
+    changes = compare_log(state, kafka.log_facts(topic, state))
+    report.findings += find_other_log(changes, state.incarnation)
+    return {change.partition for change in changes if change.is_new_log}
+
+
+def _explain(report: AuditReport, key: LogKey, gaps: Sequence[OffsetRange], kafka: KafkaTopics) -> None:
+    spans = kafka.kinds_at(report.topic, key.partition, gaps)
     compacted = any(span.kind is OffsetKind.ABSENT for span in spans) and kafka.is_compacted(report.topic)
-    for verdict in judge(partition, spans, compacted=compacted):
+    for verdict in judge(key, spans, compacted=compacted):
         if isinstance(verdict, Finding):
             report.findings.append(verdict)
         else:
             report.explained.append(verdict)
 
 
-def _read_offsets(spark: SparkSession, table: Path, version: int) -> TableOffsets:
+def _spread(runs: Sequence[OffsetRange]) -> list[int]:
+    """A few offsets of the runs, evenly apart, the first and the last among them.
+
+    >>> _spread([OffsetRange(0, 3), OffsetRange(10, 12)])
+    [0, 1, 2, 10, 11]
+    """
+    count = sum(run.end - run.start for run in runs)
+    wanted = sorted({i * (count - 1) // max(1, _SAMPLES - 1) for i in range(_SAMPLES)})
+    found, before = [], 0
+    for run in runs:
+        size = run.end - run.start
+        found += [run.start + index - before for index in wanted if before <= index < before + size]
+        before += size
+    return found
+
+
+def _row_checksums(spark: SparkSession, samples: Mapping[LogKey, Sequence[int]]) -> dict[LogKey, dict[int, int]]:
+    picked = " OR ".join(
+        f"(incarnation = {key.incarnation} AND `partition` = {key.partition} "
+        f"AND `offset` IN ({', '.join(map(str, offsets))}))"
+        for key, offsets in samples.items()
+        if offsets
+    )
+    if not picked:
+        return {}
+    columns = f"{_KEY}, `offset`, unix_millis(timestamp) AS ms, key, value"
     try:
-        spark.read.format("delta").option("versionAsOf", version).load(str(table)).createOrReplaceTempView("audited")
+        rows = spark.sql(f"SELECT {columns} FROM audited WHERE timestamp IS NOT NULL AND ({picked})").collect()
+    except spark_errors() as e:
+        raise LakeError(f"cannot read rows: {one_line(e)}") from e
+    found: dict[LogKey, dict[int, int]] = {}
+    for row in rows:
+        key, value = (None if row[name] is None else bytes(row[name]) for name in ("key", "value"))
+        checksums = found.setdefault(LogKey(row["incarnation"], row["partition"]), {})
+        checksums[row["offset"]] = record_crc(row["ms"], key, value)
+    return found
+
+
+def _log_checksums(
+    kafka: KafkaTopics, topic: str, samples: Mapping[LogKey, Sequence[int]]
+) -> dict[LogKey, dict[int, int]]:
+    bounds = kafka.log_bounds(topic)
+    found: dict[LogKey, dict[int, int]] = {}
+    for index in range(_SAMPLES):
+        keys = {
+            key.partition: key
+            for key, offsets in samples.items()
+            if index < len(offsets)
+            and key.partition in bounds
+            and bounds[key.partition].start <= offsets[index] < bounds[key.partition].end
+        }
+        offsets = {partition: samples[key][index] for partition, key in keys.items()}
+        for partition, record in kafka.samples_at(topic, offsets).items():
+            if timestamp_error(record.timestamp) is None:  # else a replay may have set another one
+                checksum = record_crc(record.timestamp, record.key, record.value)
+                found.setdefault(keys[partition], {})[record.offset] = checksum
+    return found
+
+
+def _read_offsets(spark: SparkSession, table: LakeDirectory, version: int) -> TableOffsets:
+    try:
+        rows = spark.read.format("delta").option("versionAsOf", version).load(table.uri)
+        if "incarnation" not in rows.columns:
+            rows = rows.selectExpr("*", "CAST(NULL AS INT) AS incarnation")
+        rows.na.fill(FIRST_INCARNATION, ["incarnation"]).createOrReplaceTempView("audited")
         runs = spark.sql(_RUNS).collect()
         repeated = spark.sql(_REPEATED).collect()
     except spark_errors() as e:
         raise LakeError(f"cannot read the table {table}: {one_line(e)}") from e
-    present: dict[int, list[OffsetRange]] = {}
-    for row in sorted(runs, key=lambda row: (row["partition"], row["start"])):
-        present.setdefault(row["partition"], []).append(OffsetRange(row["start"], row["end"]))
+    present: dict[LogKey, list[OffsetRange]] = {}
+    for row in sorted(runs, key=lambda row: (row["incarnation"], row["partition"], row["start"])):
+        key = LogKey(row["incarnation"], row["partition"])
+        present.setdefault(key, []).append(OffsetRange(row["start"], row["end"]))
     return TableOffsets(
         present,
-        [RepeatedOffset(row["partition"], row["offset"], row["n"]) for row in repeated],
+        [RepeatedOffset(row["partition"], row["offset"], row["n"], row["incarnation"]) for row in repeated],
         sum(row["row_count"] for row in runs),
     )

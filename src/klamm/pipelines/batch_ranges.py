@@ -11,8 +11,8 @@ partition that is not in the earlier file is new and starts at 0: with `failOnDa
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from klamm.pipelines.lake_directory import LakeDirectory
 from klamm.pipelines.lake_state import LakeError, OffsetRange
 
 
@@ -33,12 +33,12 @@ def parse_offsets(text: str, topic: str) -> dict[int, int]:
     return {int(partition): int(offset) for partition, offset in sorted(topics[topic].items(), key=lambda i: int(i[0]))}
 
 
-def planned_ranges(checkpoint: Path, batch: int, topic: str) -> dict[int, OffsetRange]:
-    starts_file = checkpoint / "offsets" / str(batch - 1) if batch > 0 else checkpoint / "sources" / "0" / "0"
-    ends_file = checkpoint / "offsets" / str(batch)
+def planned_ranges(checkpoint: LakeDirectory, batch: int, topic: str) -> dict[int, OffsetRange]:
+    starts_file = checkpoint.child("offsets", str(batch - 1)) if batch > 0 else checkpoint.child("sources", "0", "0")
+    ends_file = checkpoint.child("offsets", str(batch))
     try:
-        starts = parse_offsets(starts_file.read_text(encoding="utf-8"), topic)
-        ends = parse_offsets(ends_file.read_text(encoding="utf-8"), topic)
+        starts = parse_offsets(starts_file.read_text(), topic)
+        ends = parse_offsets(ends_file.read_text(), topic)
     except (OSError, ValueError, AttributeError, TypeError) as e:
         raise LakeError(f"cannot read the ranges of batch {batch} in {checkpoint}: {e}") from e
     return {partition: OffsetRange(starts.get(partition, 0), end) for partition, end in ends.items()}

@@ -1,279 +1,217 @@
-"""Writes a topic to a Delta table exactly once: the table stores its positions, and refuses batches that leave a gap.
+"""Runs the ingest of several topics: all are checked before any is claimed, and later each fails alone.
 
-For each topic (letters as in docs/lake.md):
-
-a. read the state from the newest commits of the table;
-b. claim the table by an empty commit with the next epoch, and read the state again: only this process can write now;
-c. compare it with Kafka: a log start above a position, or a log end below it, means loss, and stops the ingest;
-d. start the query at the table's positions, with a fresh checkpoint named after the epoch;
-e. per batch, read the planned ranges from that checkpoint;
-f. read the state again and decide (`check_batch`): write, skip or stop;
-g. write once, with the ranges in the same commit and a transaction version that a fenced writer cannot reach;
-h. read back: Delta silently skips a stale transaction version, so only the commit itself proves the write.
-
-The driver may be killed at any moment: before the commit nothing has happened, and after it the next start continues
-from there.
+The driver may be killed at any moment: before a commit nothing has happened, and after it the next start continues from
+there. While the topics run, one that fails starts again after a pause, and the others go on. A refusal, such as a
+recreated topic or a second writer, does not pass by itself and ends that topic only.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import socket
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from klamm.pipelines.batch_ranges import planned_ranges
 from klamm.pipelines.delta_log import DeltaLog
+from klamm.pipelines.driver_lock import driver_lock
+from klamm.pipelines.idle import idle_report
+from klamm.pipelines.ingest_options import IngestOptions, TopicReport
 from klamm.pipelines.jars import require_spark
 from klamm.pipelines.kafka_topic import KafkaTopics
-from klamm.pipelines.lake_state import (
-    AlreadyCommitted,
-    BatchRefused,
-    Fenced,
-    IngestState,
-    LakeCommit,
-    LakeError,
-    OffsetRange,
-    WriteBatch,
-    app_id,
-    check_batch,
-    txn_version,
-)
-from klamm.pipelines.offset_kinds import LogBounds
+from klamm.pipelines.lake_directory import WORK, LocalDirectory
+from klamm.pipelines.lake_location import check_store, for_lake, local_lake, open_lake
+from klamm.pipelines.lake_state import IngestState, LakeError, LakeRefusal
 from klamm.pipelines.spark_session import one_line, spark_errors, spark_session
+from klamm.pipelines.status import progress
+from klamm.pipelines.topic_ingest import TopicIngest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EARLIEST = -2
-_WORK = "_klamm"
-"""Directory in the lake for checkpoints."""
-_COLUMNS = """topic STRING, `partition` INT, `offset` BIGINT, timestamp TIMESTAMP, timestamp_type INT,
-key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"""
-_LOG_RETENTION = "interval 3650 days"  # the log has the ranges; by default Delta removes it after 30 days
-_POLL_SECONDS = 1
+_POLL_SECONDS = 0.2
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+QUICK_BELOW = 1_000_000
+"""Offsets for which it is not worth to wait for the JVM's second compiler."""
+ATTEMPTS_MAX = 5
+"""How often a run that ends by itself tries a topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class IngestOptions:
-    bootstrap_server: str
-    topics: Sequence[str]
-    lake: Path
-    interval_seconds: float | None
-    """Seconds between batches; None means to ingest what is there now and then exit."""
-    master: str
-    max_offsets_per_trigger: int
-    name: str
+class Query(Protocol):
+    """The parts of Spark's query that the supervision uses."""
+
+    @property
+    def isActive(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
 
 
-@dataclass(slots=True)
-class TopicReport:
-    topic: str
-    epoch: int = 0
-    batches: int = 0
-    offsets: int = 0
-    ends: Mapping[int, int] = field(default_factory=dict)
+class Ingest(Protocol):
+    """The parts of `TopicIngest` that the supervision uses."""
 
-    def fields(self) -> dict[str, object]:
-        """As a JSON document."""
-        return asdict(self)
+    report: TopicReport
+    failure: LakeError | None
 
-    def line(self) -> str:
-        """As text."""
-        return f"{self.topic}: {self.offsets} offsets in {self.batches} batches, epoch {self.epoch}"
+    def check(self) -> IngestState | None: ...
+
+    def claim(self) -> None: ...
+
+    def start(self, state: IngestState) -> Query | StreamingQuery: ...
 
 
-def check_position(topic: str, ends: Mapping[int, int], bounds: Mapping[int, LogBounds]) -> None:
-    """Step c: the log must still continue where the table ends."""
-    for partition, end in sorted(ends.items()):
-        log = bounds.get(partition)
-        if log is None:
-            raise LakeError(
-                f"{topic}-{partition} does not exist, but the table has it up to offset {end}: the topic was recreated"
-            )
-        if log.start > end:
-            raise LakeError(
-                f"{topic}-{partition}: offsets {end}..{log.start - 1} are lost: the log starts at {log.start}, "
-                f"but the table ends at {end} (because of retention or DeleteRecords)"
-            )
-        if log.end < end:
-            raise LakeError(
-                f"{topic}-{partition}: the log ends at {log.end}, but the table ends at {end}: "
-                "the log was truncated or the topic recreated"
-            )
+def prepare(ingests: Sequence[Ingest]) -> list[IngestState]:
+    """Steps a to c for all topics. A topic that is refused must not fence the healthy writer of another."""
+    for ingest in ingests:
+        ingest.check()
+    for ingest in ingests:
+        ingest.claim()
+    return [_claimed(ingest.check()) for ingest in ingests]
 
 
-def starting_offsets(topic: str, ends: Mapping[int, int], partitions: Sequence[int]) -> str:
-    """Spark wants an offset for every partition; one that is new to the table starts at the earliest offset.
-
-    >>> starting_offsets("orders", {0: 12}, [0, 1])
-    '{"orders": {"0": 12, "1": -2}}'
-    """
-    return json.dumps({topic: {str(partition): ends.get(partition, EARLIEST) for partition in partitions}})
+def _claimed(state: IngestState | None) -> IngestState:
+    if state is None:
+        raise LakeRefusal("the table has lost the claim of this ingest")
+    return state
 
 
-class TopicIngest:
-    """One topic into one table."""
+class TopicRun:
+    """Keeps one topic running."""
 
-    def __init__(self, spark: SparkSession, options: IngestOptions, topic: str) -> None:
-        self._spark = spark
-        self._options = options
-        self._topic = topic
-        self._app = app_id(options.name, topic)
-        self._writer = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._table = options.lake / topic
-        self._log = DeltaLog(self._table)
-        self._checkpoints = options.lake / _WORK / options.name / topic
-        self._epoch = 0
-        self.report = TopicReport(topic)
-        self.failure: LakeError | None = None
+    def __init__(self, ingest: Ingest, *, attempts_max: int | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._ingest = ingest
+        self._attempts_max = attempts_max
+        self._now = now
+        self._query: Query | StreamingQuery | None = None
+        self._failures = 0
+        self._batches_at_failure = -1
+        self._next_start = 0.0
+        self.is_over = False
 
-    def claim(self) -> IngestState:
-        """Steps a and b."""
+    def start(self, state: IngestState) -> None:
+        self._attempt(lambda: state)
+
+    def step(self) -> None:
+        """Look once: is the query over, has it failed, is it time to start again?"""
+        if self.is_over:
+            return
+        if self._query is None:
+            if self._now() >= self._next_start:
+                self._attempt(lambda: prepare([self._ingest])[0])
+        elif not self._query.isActive:
+            failure = self._query.exception()
+            if failure is None:
+                self.is_over = True
+            else:
+                self._failed(self._ingest.failure or LakeError(one_line(failure)))
+
+    def _attempt(self, position: Callable[[], IngestState]) -> None:
+        self._ingest.failure = None
         try:
-            quoted = str(self._table).replace("`", "``")
-            self._spark.sql(
-                f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({_COLUMNS}) USING DELTA "
-                f"TBLPROPERTIES ('delta.logRetentionDuration' = '{_LOG_RETENTION}')"
-            )
-            before = self._log.state()
-            if before is not None and before.app != self._app:
-                raise LakeError(f"{self._table} belongs to the ingest {before.app}, but this one is {self._app}")
-            self._epoch = before.epoch + 1 if before else 1
-            nothing = self._spark.read.format("delta").load(str(self._table)).limit(0)
-            self._append(nothing, LakeCommit(self._app, self._topic, self._epoch, 0, self._writer, None, {}, {}))
-        except spark_errors() as e:
-            raise LakeError(f"cannot claim the table {self._table}: {one_line(e)}") from e
-        state = self._log.state()
-        if state is None or state.writer != self._writer:
-            raise LakeError(f"{self._table}: another ingest claimed it at the same time: {state and state.writer}")
-        self.report.epoch, self.report.ends = self._epoch, state.ends
-        return state
-
-    def start(self, state: IngestState, partitions: Sequence[int]) -> StreamingQuery:
-        """Step d."""
-        checkpoint = self._checkpoints / str(self._epoch)
-        # It exists if the table was removed by hand, because the epochs then start again.
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        source = (
-            self._spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._options.bootstrap_server)
-            .option("kafka.isolation.level", "read_committed")
-            .option("subscribe", self._topic)
-            .option("startingOffsets", starting_offsets(self._topic, state.ends, partitions))
-            .option("maxOffsetsPerTrigger", self._options.max_offsets_per_trigger)
-            .option("failOnDataLoss", "true")
-            .option("includeHeaders", "true")
-            .load()
-            .selectExpr(
-                *("topic", "`partition`", "`offset`", "timestamp", "timestampType AS timestamp_type"),
-                *("key", "value", "headers"),
-            )
-        )
-        writer = source.writeStream.queryName(self._app).option("checkpointLocation", str(checkpoint))
-        if self._options.interval_seconds is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{self._options.interval_seconds} seconds")
-        return writer.foreachBatch(self._on_batch).start()
-
-    def _on_batch(self, rows: DataFrame, batch: int) -> None:
-        try:
-            self._write_batch(rows, batch)
+            self._query = self._ingest.start(position())
+            self._ingest.report.failure = None
         except LakeError as e:
-            self.failure = e  # Spark wraps what is raised here in pages of text
-            raise
-
-    def _write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Steps e to h."""
-        ranges = planned_ranges(self._checkpoints / str(self._epoch), batch, self._topic)
-        decision = check_batch(self._log.state(), ranges, self._writer)
-        match decision:
-            case WriteBatch():
-                self._commit(rows, batch, ranges, decision)
-            case AlreadyCommitted():
-                pass
-            case Fenced():
-                raise LakeError(f"{self._table}: another ingest took over: {decision.by}")
-            case BatchRefused():
-                raise LakeError(f"{self._table}: batch {batch} refused: {decision.reason}")
-            case _:
-                assert_never(decision)
-
-    def _commit(self, rows: DataFrame, batch: int, ranges: Mapping[int, OffsetRange], write: WriteBatch) -> None:
-        self._append(
-            rows,
-            LakeCommit(self._app, self._topic, self._epoch, write.seq, self._writer, batch, ranges, write.ends),
-        )
-        after = self._log.state()
-        if after is None or (after.writer, after.seq) != (self._writer, write.seq):
-            raise LakeError(
-                f"{self._table}: another ingest took over while batch {batch} was written; the batch was not committed"
-            )
-        self.report.batches += 1
-        self.report.offsets += sum(planned.end - planned.start for planned in ranges.values())
-        self.report.ends = write.ends
-        if self.report.batches == 1:
-            self._remove_older_checkpoints()
-
-    def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
-        try:
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .option("txnAppId", commit.app)
-                .option("txnVersion", txn_version(commit.epoch, commit.seq))
-                .option("userMetadata", commit.to_json())
-                .save(str(self._table))
-            )
+            self._failed(e)
         except spark_errors() as e:
-            if "io.delta.exceptions.Concurrent" in str(e) or "DELTA_CONCURRENT" in str(e):
-                raise LakeError(f"{self._table}: another ingest wrote at the same time") from e
-            raise LakeError(f"{self._table}: cannot write: {one_line(e)}") from e
+            self._failed(LakeError(one_line(e)))
 
-    def _remove_older_checkpoints(self) -> None:
-        for entry in self._checkpoints.iterdir():
-            if entry.name.isdigit() and int(entry.name) < self._epoch:
-                shutil.rmtree(entry, ignore_errors=True)
+    def _failed(self, failure: LakeError) -> None:
+        report = self._ingest.report
+        report.failure = str(failure)
+        self._query = None
+        if report.batches > self._batches_at_failure:  # it got on since the last failure
+            self._failures, self._batches_at_failure = 0, report.batches
+        self._failures += 1
+        if isinstance(failure, LakeRefusal) or (self._attempts_max and self._failures >= self._attempts_max):
+            self.is_over = True
+            return
+        report.restarts += 1
+        self._next_start = self._now() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failures - 1))
 
 
 def run_ingest(options: IngestOptions) -> list[TopicReport]:
     require_spark()
-    try:
-        (options.lake / _WORK).mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise LakeError(f"cannot write to the lake {options.lake}: {e.strerror}") from e
+    local = local_lake(options.lake)
     with KafkaTopics(options.bootstrap_server) as kafka:
+        if options.pattern is not None:
+            options = replace(options, topics=matching(options.pattern, kafka.topic_names()))
         for topic in options.topics:
             # Reports an unknown topic or a silent broker before Spark starts, which takes seconds.
             kafka.log_bounds(topic)
-        with spark_session(options.master, f"klamm lake ingest {options.name}") as spark:
-            ingests = [TopicIngest(spark, options, topic) for topic in options.topics]
-            queries: list[StreamingQuery] = []
-            for topic, ingest in zip(options.topics, ingests, strict=True):
-                state = ingest.claim()
-                bounds = kafka.log_bounds(topic)
-                check_position(topic, state.ends, bounds)
-                queries.append(ingest.start(state, sorted(bounds)))
-            _await_all(ingests, queries)  # a query that fails ends the session, and with it the others
-    return [ingest.report for ingest in ingests]
+        if local is not None and options.interval_seconds is None:
+            idle = [idle_report(local, topic, kafka, options) for topic in options.topics]
+            if all(idle):
+                return [report for report in idle if report]
+        quick = options.interval_seconds is None and backlog(local, options.topics, kafka) < QUICK_BELOW
+    if local is not None:
+        local.child(WORK).make()
+    means = replace(for_lake(options.lake, options.spark), quick=quick)
+    with spark_session(means, f"klamm lake ingest {options.name}") as spark:
+        return ingest_topics(spark, options)
 
 
-def _await_all(ingests: Sequence[TopicIngest], queries: Sequence[StreamingQuery]) -> None:
-    """Wait until all have ended or one has failed."""
-    from pyspark.errors import StreamingQueryException
+def matching(pattern: str, names: Sequence[str]) -> list[str]:
+    """Topics whose whole name matches, without Kafka's own. Raises LakeError if there are none.
 
-    running = list(zip(ingests, queries, strict=True))
-    while running:
-        for ingest, query in list(running):
-            try:
-                if query.awaitTermination(_POLL_SECONDS):
-                    running.remove((ingest, query))
-            except StreamingQueryException as e:
-                raise ingest.failure or LakeError(f"{query.name}: {one_line(e)}") from e
+    >>> matching("ord.*", ["orders", "orders.eu", "border", "__consumer_offsets"])
+    ['orders', 'orders.eu']
+    """
+    fits = re.compile(pattern)
+    found = [name for name in names if fits.fullmatch(name) and not name.startswith("__") and name != WORK]
+    if not found:
+        raise LakeError(f"no topic matches {pattern}")
+    return found
+
+
+def backlog(local: LocalDirectory | None, topics: Sequence[str], kafka: KafkaTopics) -> int:
+    """Offsets to ingest; all that the topics have where the lake cannot be read without Spark."""
+    found = 0
+    for topic in topics:
+        state = None
+        with suppress(LakeError):  # the full start will tell
+            state = DeltaLog(local.child(topic)).state() if local is not None else None
+        for partition, (start, end) in kafka.stable_bounds(topic).items():
+            found += max(0, end - max(start, state.ends.get(partition, 0) if state else 0))
+    return found
+
+
+def ingest_topics(spark: SparkSession, options: IngestOptions) -> list[TopicReport]:
+    """In a session that runs already. Each topic has a connection of its own, so that none waits for another."""
+    lake = open_lake(spark, options.lake)
+    check_store(spark, options.lake)
+    lake.child(WORK).make()
+    with ExitStack() as stack:
+        kafka = [stack.enter_context(KafkaTopics(options.bootstrap_server)) for _ in options.topics]
+        if isinstance(lake, LocalDirectory):
+            stack.enter_context(driver_lock(spark, lake, options.topics, wait=options.take_over))
+        ingests = [
+            TopicIngest(spark, options, topic, lake, connection)
+            for topic, connection in zip(options.topics, kafka, strict=True)
+        ]
+        view = progress(lake, options.topics, options.bootstrap_server, options.progress_seconds, options.say)
+        stack.enter_context(view)
+        _supervise(ingests, attempts_max=ATTEMPTS_MAX if options.interval_seconds is None else None)
+        for ingest, connection in zip(ingests, kafka, strict=True):
+            ingest.report.waiting = waiting_offsets(connection, ingest.report.topic)
+        return [ingest.report for ingest in ingests]
+
+
+def _supervise(ingests: Sequence[Ingest], *, attempts_max: int | None) -> None:
+    """Until all topics have ended or failed for good."""
+    runs = [TopicRun(ingest, attempts_max=attempts_max) for ingest in ingests]
+    for run, state in zip(runs, prepare(ingests), strict=True):
+        run.start(state)
+    while not all(run.is_over for run in runs):
+        time.sleep(_POLL_SECONDS)
+        for run in runs:
+            run.step()
+
+
+def waiting_offsets(kafka: KafkaTopics, topic: str) -> int:
+    """How many offsets an open transaction holds back."""
+    try:
+        ends, stable = kafka.log_bounds(topic), kafka.stable_bounds(topic)
+    except LakeError:
+        return 0  # what could be ingested is; the failure to ask belongs to no batch
+    return sum(max(0, ends[p].end - stable[p].end) for p in ends if p in stable)

@@ -4,7 +4,7 @@ Ivy runs only on first use; afterwards the jars are put on the class path by nam
 prints nothing. The versions match the connector's Spark version, because it uses Spark's internals. The other jars that
 Ivy would fetch (Hadoop's client, compressors, logging) are part of PySpark in the same versions and are left out.
 
-`python -m klamm.pipelines.jars` fetches them ahead of time.
+`python -m klamm.pipelines.jars` fetches them ahead of time, and makes the class archive for a fast start.
 """
 
 from __future__ import annotations
@@ -58,12 +58,18 @@ def require_spark() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None or find_spec("delta") is None:
         raise LakeError("this command needs PySpark: pip install 'klamm[spark]'")
+    java_command()
+    return Path(spec.origin).parent
+
+
+def java_command() -> Path:
+    """The `java` that Spark starts. Raises LakeError without one."""
     java_home = os.environ.get("JAVA_HOME")
-    java = Path(java_home, "bin", "java") if java_home else shutil.which("java")
-    if java is None or not os.access(java, os.X_OK):
+    java = Path(java_home, "bin", "java") if java_home else Path(shutil.which("java") or "")
+    if not java.is_file() or not os.access(java, os.X_OK):
         where = f"JAVA_HOME={java_home} has no bin/java" if java_home else "no java on PATH and JAVA_HOME is not set"
         raise LakeError(f"this command needs Java 17 or later: {where}")
-    return Path(spec.origin).parent
+    return java
 
 
 def cache_directory() -> Path:
@@ -138,12 +144,17 @@ def _reason(output: str) -> str:
 
 
 def main() -> int:
+    from klamm.pipelines.class_archive import archive_path, java_build, make_archive
+
     try:
-        require_spark()
-        spark_jars()
+        archive = archive_path(java_build(), spark_jars(), require_spark())
     except LakeError as e:
         print(f"klamm: {e}", file=sys.stderr)
         return 1
+    try:
+        make_archive(archive)
+    except LakeError as e:
+        print(f"klamm: {e}; Spark will start slower", file=sys.stderr)
     return 0
 
 

@@ -25,6 +25,7 @@ class OffsetKind(StrEnum):
     ABSENT = "absent"
     """Inside the log but in no batch: removed by compaction, or a gap."""
     BELOW_LOG_START = "below-log-start"
+    BEYOND_LOG_END = "beyond-log-end"
 
 
 class OffsetSpan(NamedTuple):
@@ -87,3 +88,15 @@ def join_spans(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
         else:
             joined.append(span)
     return joined
+
+
+def parts_of(spans: Iterable[OffsetSpan], gaps: Iterable[tuple[int, int]]) -> Iterator[OffsetSpan]:
+    """The parts of spans that lie in gaps. Both are in order and do not overlap."""
+    ordered = list(gaps)
+    for kind, start, end in spans:
+        while ordered and ordered[0][1] <= start:
+            ordered.pop(0)
+        for gap_start, gap_end in ordered:
+            if gap_start >= end:
+                break
+            yield OffsetSpan(kind, max(start, gap_start), min(end, gap_end))

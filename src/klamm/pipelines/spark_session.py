@@ -13,19 +13,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.pipelines.class_archive import archive_options, archive_path, java_build
 from klamm.pipelines.jars import require_spark, spark_jars
 from klamm.pipelines.lake_state import LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DRIVER_MEMORY = "1g"
-_END_SECONDS_MAX = 30
+_END_SECONDS_MAX = 8
+_DUMP_SECONDS_MAX = 240
+"""A JVM that writes a class archive when it ends needs longer."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -38,6 +41,23 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs and with which means. `conf` wins over what klamm sets."""
+
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    executor_memory: str | None = None
+    executor_cores: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    packages: Sequence[Path] = ()
+    """Further jars."""
+    quick: bool = False
+    """Only the JVM's first compiler: sooner warm, slower in the end."""
+    archive_to: Path | None = None
+    """Where to write a class archive when the JVM ends."""
+
+
 def is_local(master: str) -> bool:
     """
     >>> is_local("local[*]"), is_local("local"), is_local("local-cluster[2,1,1024]"), is_local("spark://h:7077")
@@ -47,14 +67,14 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def spark_session(master: str, application: str) -> Iterator[SparkSession]:
+def spark_session(options: SparkOptions, application: str) -> Iterator[SparkSession]:
     """Ends the session, its JVM and its scratch directory with the block."""
     require_spark()
     jars = spark_jars()
     scratch = _fresh_scratch()
     try:
-        with _jvm_that_ends():
-            session = _start(master, application, jars, scratch)
+        with _jvm_that_ends(_END_SECONDS_MAX if options.archive_to is None else _DUMP_SECONDS_MAX):
+            session = _start(options, application, [*jars, *options.packages], scratch)
             yield session
             session.stop()
     finally:
@@ -63,7 +83,7 @@ def spark_session(master: str, application: str) -> Iterator[SparkSession]:
             scratch.parent.rmdir()
 
 
-def _start(master: str, application: str, jars: list[Path], scratch: Path) -> SparkSession:
+def _start(options: SparkOptions, application: str, jars: list[Path], scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -71,11 +91,12 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = options.master
     builder = SparkSession.builder.master(master).appName(application)
     settings = {
         **_SETTINGS,
-        "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData",
+        "spark.driver.memory": options.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData{_archive(options, jars)}",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
@@ -89,7 +110,11 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
     else:
         # Ships the jars to the executors, which do not see the driver's class path.
         settings["spark.jars"] = ",".join(map(str, jars))
-    for key, value in settings.items():
+    if options.executor_memory:
+        settings["spark.executor.memory"] = options.executor_memory
+    if options.executor_cores:
+        settings["spark.executor.cores"] = str(options.executor_cores)
+    for key, value in {**settings, **options.conf}.items():
         builder = builder.config(key, value)
     log_file = scratch / "driver.log"
     try:
@@ -106,6 +131,16 @@ def _start(master: str, application: str, jars: list[Path], scratch: Path) -> Sp
         raise LakeError(f"Spark did not start on {master}: {reason}") from e
 
 
+def _archive(options: SparkOptions, jars: list[Path]) -> str:
+    """The JVM's option to make a class archive or to use one; it fits a class path without further jars only."""
+    if options.archive_to is not None:
+        return f" -XX:ArchiveClassesAtExit={options.archive_to}"
+    quick = " -XX:TieredStopAtLevel=1" if options.quick else ""
+    if not is_local(options.master) or options.packages:
+        return quick
+    return quick + archive_options(archive_path(java_build(), jars, require_spark()))
+
+
 def _reason(log_file: Path) -> str:
     lines = log_file.read_text(errors="replace").strip().splitlines() if log_file.exists() else []
     telling = [line for line in lines if "rror" in line or "nrecognized" in line]
@@ -113,7 +148,7 @@ def _reason(log_file: Path) -> str:
 
 
 @contextmanager
-def _jvm_that_ends() -> Iterator[None]:
+def _jvm_that_ends(seconds_max: float) -> Iterator[None]:
     """Ends the JVM without calling it: a signal may have interrupted a call.
 
     The JVM ends when its standard input does. A write in progress is committed or not; both are fine.
@@ -128,7 +163,7 @@ def _jvm_that_ends() -> Iterator[None]:
         if gateway is not None and process is not None:
             process.stdin.close()
             try:
-                process.wait(_END_SECONDS_MAX)
+                process.wait(seconds_max)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from klamm.pipelines.batch_ranges import planned_ranges
+from klamm.pipelines.lake_directory import LocalDirectory
 from klamm.pipelines.lake_state import LakeError, OffsetRange
 
 
-def checkpoint(directory: Path, *ends: str) -> Path:
+def checkpoint(directory: Path, *ends: str) -> LocalDirectory:
     (directory / "sources" / "0").mkdir(parents=True)
     (directory / "sources" / "0" / "0").write_text('\0v1\n{"orders":{"0":4,"1":0}}')
     (directory / "offsets").mkdir()
     for batch, line in enumerate(ends):
         (directory / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}')
-    return directory
+    return LocalDirectory(directory)
 
 
 def test_a_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from typer.testing import CliRunner
 
 from klamm.cli.lake import lake_app
 from klamm.pipelines import jars
-from klamm.pipelines.ingest import check_position, starting_offsets
 from klamm.pipelines.jars import JARS, cache_directory, require_spark, spark_jars
 from klamm.pipelines.lake_state import LakeError
-from klamm.pipelines.offset_kinds import LogBounds
 from klamm.pipelines.spark_session import one_line
 
 INGEST = {"--bootstrap-server": "127.0.0.1:9092", "--topics": "orders", "--lake": "lake"}
@@ -27,11 +25,19 @@ INGEST = {"--bootstrap-server": "127.0.0.1:9092", "--topics": "orders", "--lake"
         ("--topics", "orders,", "not a topic name"),
         ("--topics", "..", "not a topic name"),
         ("--topics", "orders,orders", "listed twice"),
+        ("--topics", "orders,_klamm", "reserved"),
+        ("--on-new-log", "guess", "fail or new-incarnation"),
+        ("--conf", "spark.x", "not KEY=VALUE"),
+        ("--pattern", "a.*", "--topics or a --pattern"),
+        ("--partition-by", "week", "use date, or date,hour"),
+        ("--decode", "xml", "raw, json or avro"),
+        ("--decode", "json", "needs a --schema"),
+        ("--schema", "id long", "takes no --schema"),
         ("--trigger", "soon", "available-now"),
         ("--trigger", "0s", "available-now"),
         ("--bootstrap-server", "broker", "not HOST:PORT"),
         ("--bootstrap-server", "broker:0", "not HOST:PORT"),
-        ("--lake", "s3://bucket/lake", "not supported"),
+        ("--lake", "ftp://host/lake", "not supported"),
         ("--name", "../x", "letters, digits"),
         ("--max-offsets-per-trigger", "0", "greater than or equal to 1"),
     ],
@@ -44,11 +50,18 @@ def test_wrong_usage_ends_with_2(option: str, value: str, says: str) -> None:
 
 
 def test_an_audit_of_no_table_says_so_in_one_line(tmp_path: Path) -> None:
-    result = CliRunner().invoke(lake_app, ["audit", "--lake", str(tmp_path), "--topics", "orders"])
+    result = CliRunner().invoke(
+        lake_app, ["audit", "--lake", str(tmp_path), "--topics", "orders", "--bootstrap-server", "127.0.0.1:9"]
+    )
     assert (result.exit_code, result.stderr) == (
         1,
         f"klamm: there is no table for topic orders at {tmp_path / 'orders'}\n",
     )
+
+
+def test_the_audit_of_the_reserved_name_is_wrong_usage(tmp_path: Path) -> None:
+    words = ["audit", "--lake", str(tmp_path), "--topics", "_klamm", "--bootstrap-server", "127.0.0.1:9"]
+    assert CliRunner().invoke(lake_app, words).exit_code == 2
 
 
 def test_without_pyspark_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,24 +92,6 @@ def test_a_full_cache_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     for name in JARS:
         (cache_directory() / name).touch()
     assert spark_jars() == [tmp_path / "spark-jars-4.0.0" / name for name in JARS]
-
-
-@pytest.mark.parametrize(
-    ("bounds", "says"),
-    [
-        ({0: LogBounds(6, 9)}, r"offsets 5\.\.5 are lost"),
-        ({0: LogBounds(0, 4)}, "truncated or the topic recreated"),
-        ({1: LogBounds(0, 9)}, "recreated"),
-    ],
-)
-def test_a_log_that_does_not_join_the_table_is_refused(bounds: dict[int, LogBounds], says: str) -> None:
-    with pytest.raises(LakeError, match=says):
-        check_position("orders", {0: 5}, bounds)
-
-
-def test_a_log_that_joins_is_read_from_the_position() -> None:
-    check_position("orders", {0: 5}, {0: LogBounds(5, 5), 1: LogBounds(3, 9)})
-    assert starting_offsets("orders", {0: 5}, [0, 1]) == '{"orders": {"0": 5, "1": -2}}'
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from klamm.pipelines.lake_state import (
     AlreadyCommitted,
+    Anchor,
     BatchRefused,
     Fenced,
     IngestState,
@@ -82,9 +84,8 @@ def test_positions_are_those_of_the_newest_batch_though_a_claim_came_after() -> 
     assert folded == IngestState(APP, epoch=2, seq=0, writer="newer", ends={0: 9})
 
 
-def test_a_claim_says_nothing_of_positions() -> None:
-    assert set(json.loads(claim(3, "me").to_json())) == {"app", "topic", "epoch", "seq", "writer", "claim"}
-    assert fold_state([claim(3, "me")]) == IngestState(APP, 3, 0, "me", {})
+def test_a_claim_without_a_floor_says_nothing_of_positions() -> None:
+    assert fold_state([claim(3, "me")]) == IngestState(APP, 3, 0, "me", {}, has_positions=False)
     assert fold_state([]) is None
 
 
@@ -139,3 +140,42 @@ def test_no_history_of_crashes_and_take_overs_loses_or_doubles_an_offset(history
                 rows += range(*ranges[0])
         planned_from += length
     assert rows == list(range(len(rows)))
+
+
+def test_hole_2_a_claim_keeps_the_positions_as_a_floor() -> None:
+    floor = replace(claim(3, "new"), ends={0: 15, 1: 4}, anchors={0: Anchor(14, 0, 7, 8)})
+    found = fold_state([floor])
+    assert found is not None
+    assert (found.ends, found.anchors) == ({0: 15, 1: 4}, {0: Anchor(14, 0, 7, 8)})
+
+
+def test_a_stale_floor_does_no_harm() -> None:
+    found = fold_state([replace(claim(3, "new"), ends={0: 15, 1: 4}), batch(2, 4, {0: 20}), batch(2, 3, {0: 10})])
+    assert found is not None
+    assert (found.epoch, found.ends) == (3, {0: 20, 1: 4})
+
+
+def test_a_new_incarnation_begins_without_positions() -> None:
+    found = fold_state([replace(claim(3, "new"), incarnation=2), batch(2, 4, {0: 20})])
+    assert found is not None
+    assert (found.incarnation, found.ends, found.has_positions) == (2, {}, True)
+
+
+def test_a_new_partition_of_a_known_table_starts_at_0() -> None:
+    assert check_batch(state({0: 10}), {1: OffsetRange(0, 5)}, "me") == WriteBatch(5, {0: 10, 1: 5})
+    decision = check_batch(state({0: 10}), {1: OffsetRange(500, 505)}, "me")
+    assert isinstance(decision, BatchRefused)
+    assert "ends at 0, the batch starts at 500" in decision.reason
+
+
+def test_everything_that_a_commit_says_survives_json() -> None:
+    said = replace(
+        batch(2, 4, {0: 20}),
+        anchors={0: Anchor(19, 3, 4_000_000_000, 5)},
+        origins={0: Anchor(0, 0, 1, 2)},
+        incarnation=2,
+        dead_letters=3,
+    )
+    assert parse_commit(said.to_json()) == said
+    floor = replace(claim(3, "new"), ends={0: 5})
+    assert parse_commit(floor.to_json()) == floor

@@ -1,0 +1,130 @@
+"""klamm's own events (`state-change.json`) as the same records that the entries of Kafka's logs give.
+
+>>> line = (b'{"v":1,"kind":"decision","time_ms":1000,"broker":2,"role":"controller","controller_epoch":3,'
+...         b'"event":"controller-elected","cause":"/controller was free"}')
+>>> record = parse_event(line)
+>>> record.t, record.broker, record.kind, record.epoch, record.text
+(1000, 2, 'ctl.elected', 3, '/controller was free')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from klamm.pipelines.incidents.parser import UNKNOWN, shape
+from klamm.pipelines.incidents.record import Record
+
+_NUMBERS: Final = re.compile(r"\d+")
+_CHANGES: Final = re.compile(r"(new|dead|bounced) \[([\d, ]*)\]")
+_NAMES: Final = re.compile(r"'([^']*)'")
+
+
+def parse_event(line: bytes) -> Record | None:
+    """What an event says: None if it is not about the control plane, `unknown` if it is not understood."""
+    try:
+        event = orjson.loads(line)
+        if event["kind"] == "state-change":
+            return _state(event)
+        return _decision(event)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return Record(0, None, UNKNOWN, text=shape(line.decode(errors="replace"))) if line.strip() else None
+
+
+def _state(event: Mapping[str, Any]) -> Record:
+    if event["role"] == "controller":
+        kind = "part.online"
+    elif event["cause"].startswith("isr-"):
+        kind = "isr.updated"
+    else:
+        kind = "lead.start" if event["to"] == "leader" else "follow.start"
+    return Record(
+        event["time_ms"],
+        event["broker"],
+        kind,
+        epoch=event["controller_epoch"] if kind == "part.online" else None,
+        topic=event["topic"],
+        partition=event["partition"],
+        leader=event["leader"],
+        leader_epoch=event["leader_epoch"],
+        version=event["zk_version"],
+        brokers=tuple(event["isr"]) if kind != "follow.start" else None,
+    )
+
+
+def _decision(event: Mapping[str, Any]) -> Record | None:
+    make = _DECISIONS.get(event["event"])
+    return None if make is None else make(event)
+
+
+def _plain(kind: str) -> Callable[[Mapping[str, Any]], Record]:
+    def make(event: Mapping[str, Any]) -> Record:
+        return Record(
+            event["time_ms"],
+            event["broker"],
+            kind,
+            epoch=event["controller_epoch"],
+            text=event["cause"],
+        )
+
+    return make
+
+
+def _about_broker(kind: str) -> Callable[[Mapping[str, Any]], Record]:
+    def make(event: Mapping[str, Any]) -> Record:
+        broker = _NUMBERS.search(event["cause"])
+        other = None if broker is None else int(broker[0])
+        return Record(event["time_ms"], event["broker"], kind, epoch=event["controller_epoch"], other=other)
+
+    return make
+
+
+def _suspicion_ended(event: Mapping[str, Any]) -> Record | None:
+    """It answered again. If instead its registration ended, another event says so."""
+    return _about_broker("suspicion.ended")(event) if "answers again" in event["detail"] else None
+
+
+def _held(event: Mapping[str, Any]) -> Record:
+    return Record(event["time_ms"], event["broker"], "held", number=round(event["duration_ms"]))
+
+
+def _brokers_changed(event: Mapping[str, Any]) -> Record:
+    found = {word: tuple(map(int, _NUMBERS.findall(ids))) for word, ids in _CHANGES.findall(event["cause"])}
+    return Record(
+        event["time_ms"],
+        event["broker"],
+        "brokers.changed",
+        epoch=event["controller_epoch"],
+        brokers=(*found.get("dead", ()), *found.get("bounced", ())),
+        text=",".join(map(str, found.get("new", ()))),
+    )
+
+
+def _topics_new(event: Mapping[str, Any]) -> Record:
+    names = ", ".join(_NAMES.findall(event["cause"]))
+    return Record(event["time_ms"], event["broker"], "topics.new", text=names)
+
+
+def _topic_gone(event: Mapping[str, Any]) -> Record:
+    return Record(event["time_ms"], event["broker"], "del.done", topic=event["detail"])
+
+
+_DECISIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], Record | None]]] = {
+    "controller-elected": _plain("ctl.elected"),
+    "controller-failover": _plain("ctl.ready"),
+    "controller-resigned": _plain("ctl.resigned"),
+    "controller-failed": _plain("ctl.error"),
+    "broker-change": _brokers_changed,
+    "broker-suspected": _about_broker("suspected"),
+    "controller-suspected": _about_broker("suspected"),
+    "loop-held": _held,
+    "suspicion-ended": _suspicion_ended,
+    "controlled-shutdown": _about_broker("cs.asked"),
+    "topic-created": _topics_new,
+    "topic-deleted": _topic_gone,
+    "reassignment-started": _plain("reassign.begun"),
+    "reassignment-completed": _plain("reassign.ended"),
+}

@@ -1,0 +1,185 @@
+"""The parser: one entry of a log in, one record or nothing out. Pure, so both engines and every test use the same.
+
+An entry is a line with a time, and the lines after it without one: a stack trace or a dump of the configuration.
+
+>>> entry = "[2026-01-31 23:59:59,123] INFO [Controller id=3] Ready to serve as the new controller with epoch 7 (k.C)"
+>>> record = parse(entry)
+>>> record.t, record.broker, record.kind, record.epoch
+(1769903999123, 3, 'ctl.ready', 7)
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from klamm.pipelines.incidents.record import Record
+from klamm.pipelines.incidents.rules import (
+    IGNORED_LOGGERS,
+    IGNORED_STARTS,
+    RULES,
+    SETTINGS,
+    CompiledRule,
+    by_word,
+    starts_by_word,
+)
+
+UNKNOWN: Final = "unknown"
+ENTRY_START: Final = "[20"
+DELETED_LEADER: Final = -2
+"""UpdateMetadata of a topic that is being deleted carries this leader with the old version. It is not a state."""
+
+_HEADER: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d),(\d{3})\] [A-Z]{4,5} +(?:\[([^\]]*)\]:? ?)?(\S*)")
+_PREFIX: Final = re.compile(
+    r"(?:Controller id=|Broker id=|KafkaServer id=|ReplicaFetcher replicaId=|ReplicaManager broker=|"
+    r"Topic Deletion Manager |RequestSendThread controllerId=|NodeToControllerChannelManager id=)(\d+)"
+    r"(?: epoch=(\d+))?"
+)
+_PARTITION_PREFIX: Final = re.compile(r"Partition (.+)-(\d+) broker=(\d+)$")
+_DIGITS: Final = re.compile(r"\d+")
+_BROKER_STATE: Final = re.compile(r"brokerId=(\d+)")
+_FIELDS: Final = Record._fields
+_RULES: Final[Mapping[str, tuple[CompiledRule, ...]]] = by_word(RULES)
+_IGNORED: Final = starts_by_word(IGNORED_STARTS)
+_SHAPE_CHARACTERS: Final = 160
+_STATES_WITH_DELETIONS: Final = frozenset({"um.sent", "um.cached"})
+
+
+class _Origin(NamedTuple):
+    """What the prefix of an entry says."""
+
+    broker: int | None
+    epoch: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
+def parse(entry: str) -> Record | None:
+    """What an entry says: None if it says nothing about the control plane, `unknown` if it is not understood."""
+    header = _HEADER.match(entry)
+    if header is None:
+        return None
+    minute, second, millisecond, prefix, word = header.groups()
+    t = _minute_ms(minute) + int(second) * 1000 + int(millisecond)
+    origin = _origin(prefix)
+    start = header.start(5)
+    for rule in _rules_for(word, prefix):
+        match = rule.pattern.match(entry, start)
+        if match is not None:
+            return _record(t, origin, rule.kind, match)
+    if _is_ignored(word, entry, start):
+        return None
+    return Record(t, origin.broker, UNKNOWN, text=shape(entry[start:].partition("\n")[0]))
+
+
+def _rules_for(word: str, prefix: str | None) -> tuple[CompiledRule, ...]:
+    rules = _RULES.get(word)
+    if rules is not None:
+        return rules
+    if word.isdigit():
+        return _RULES["<number>"]
+    if prefix is not None and prefix.startswith("Partition "):
+        return _RULES["<partition>"]
+    return ()
+
+
+def _record(t: int, origin: _Origin, kind: str, match: re.Match[str]) -> Record | None:
+    values: list[Any] = [t, origin.broker, kind, origin.epoch, origin.topic, origin.partition, *[None] * 8, 1]
+    for name, slot, convert in _plan(match.re):
+        text = match[name]
+        if text is not None:
+            values[slot] = convert(text)
+    if kind in _STATES_WITH_DELETIONS and values[_LEADER] == DELETED_LEADER:
+        return None
+    if kind == "brokers.changed":
+        values[_BROKERS] += _brokers(match["bounced"])
+    elif kind == "config":
+        values[_TEXT] = _settings(match["settings"])
+    return Record(*values)
+
+
+def _is_ignored(word: str, entry: str, start: int) -> bool:
+    starts = _IGNORED.get(word)
+    if starts is not None and entry.startswith(starts, start):
+        return True
+    end = entry.find("\n", start)
+    logger = entry.rfind(" (", start, end if end >= 0 else len(entry))
+    return logger >= 0 and entry.startswith(IGNORED_LOGGERS, logger + 2)
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, so that lines which differ only in them are counted together."""
+    return _DIGITS.sub("N", line[:_SHAPE_CHARACTERS])
+
+
+def split(text: str) -> list[str]:
+    """The entries of a text. What stands before the first time belongs to no entry."""
+    pieces = ("\n" + text).split("\n" + ENTRY_START)
+    return [ENTRY_START + piece for piece in pieces[1:]]
+
+
+@lru_cache(maxsize=4096)
+def _minute_ms(minute: str) -> int:
+    date, _, clock = minute.partition(" ")
+    year, month, day = map(int, date.split("-"))
+    hour, minutes = map(int, clock.split(":"))
+    return timegm((year, month, day, hour, minutes, 0)) * 1000
+
+
+@lru_cache(maxsize=65_536)
+def _origin(prefix: str | None) -> _Origin:
+    if prefix is None:
+        return _Origin(None)
+    partition = _PARTITION_PREFIX.match(prefix)
+    if partition is not None:
+        return _Origin(int(partition[3]), None, partition[1], int(partition[2]))
+    named = _PREFIX.match(prefix)
+    if named is None:
+        return _Origin(None)
+    return _Origin(int(named[1]), None if named[2] is None else int(named[2]))
+
+
+@lru_cache(maxsize=65_536)
+def _brokers(text: str) -> tuple[int, ...]:
+    """Ids in any of the forms `1,2`, `1, 2` and `BrokerState(brokerId=1, brokerEpoch=-1), ...`."""
+    if "brokerId=" in text:
+        return tuple(map(int, _BROKER_STATE.findall(text)))
+    return tuple(map(int, _DIGITS.findall(text)))
+
+
+@lru_cache(maxsize=65_536)
+def _name(text: str) -> str:
+    return text
+
+
+def _settings(text: str) -> str:
+    return ",".join(f"{key}={value}" for key, value in SETTINGS.findall(text))
+
+
+_CONVERT: Final[Mapping[str, Callable[[str], Any]]] = {
+    "epoch": int,
+    "topic": _name,
+    "partition": int,
+    "leader": int,
+    "leader_epoch": int,
+    "version": int,
+    "brokers": _brokers,
+    "replicas": _brokers,
+    "other": int,
+    "number": int,
+    "text": str,
+}
+_LEADER: Final = _FIELDS.index("leader")
+_BROKERS: Final = _FIELDS.index("brokers")
+_TEXT: Final = _FIELDS.index("text")
+
+
+@lru_cache(maxsize=1024)
+def _plan(pattern: re.Pattern[str]) -> tuple[tuple[int, int, Callable[[str], Any]], ...]:
+    """Which group of a pattern goes into which field of the record."""
+    return tuple(
+        (group, _FIELDS.index(name), _CONVERT[name]) for name, group in pattern.groupindex.items() if name in _CONVERT
+    )

@@ -1,0 +1,421 @@
+"""One topic into one table, exactly once: the steps a to i of docs/lake.md.
+
+a. read the state from the newest commits of the table, and compare it with Kafka: is it the log that was ingested, and
+   does it still continue where the table ends?
+b. claim the table by an empty commit with the next epoch: only this process can write now;
+c. read and compare again;
+d. start the query at the table's positions, with a fresh checkpoint named after the epoch;
+e. per batch, read the planned ranges from that checkpoint;
+f. read the state again and decide (`check_batch`): write, skip or stop; look whether the log is still the same one, and
+   remember the newest record of each range;
+g. write once, with ranges and anchors in the same commit and a transaction version that a fenced writer cannot reach;
+h. read back: Delta silently skips a stale transaction version, so only the commit itself proves the write;
+i. commit the positions to a consumer group, for display only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+
+from klamm.pipelines.anchors import UNKNOWN, NotTheSameLog, compare_log, record_crc
+from klamm.pipelines.bad_records import find_bad, rows_around
+from klamm.pipelines.batch_ranges import planned_ranges
+from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, PartitionBy, table_schema
+from klamm.pipelines.decode import data_type, decoded
+from klamm.pipelines.delta_log import DeltaLog
+from klamm.pipelines.ingest_options import IngestOptions, OnNewLog, TopicReport
+from klamm.pipelines.kafka_topic import KafkaTopics
+from klamm.pipelines.lake_directory import WORK, LakeDirectory
+from klamm.pipelines.lake_state import (
+    FIRST_INCARNATION,
+    AlreadyCommitted,
+    Anchor,
+    BatchRefused,
+    Fenced,
+    IngestState,
+    LakeCommit,
+    LakeError,
+    LakeRefusal,
+    OffsetRange,
+    WriteBatch,
+    app_id,
+    check_batch,
+    txn_version,
+)
+from klamm.pipelines.quick_audit import quick_audit
+from klamm.pipelines.spark_session import one_line, spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EARLIEST = -2
+_LOG_RETENTION = "interval 3650 days"  # the log has the ranges; by default Delta removes it after 30 days
+RETENTION_PROPERTY = "delta.logRetentionDuration"
+_QUICK_COMMITS = 50
+"""Commits that each start proves from the log."""
+_OFFSETS_MIN = 1000
+_ROWS_BACK = 100
+"""How far below the end of an old table its newest row may lie, behind transaction markers."""
+
+
+def starting_offsets(topic: str, ends: Mapping[int, int], partitions: Sequence[int]) -> str:
+    """Spark wants an offset for every partition. A partition that is new to a table with positions starts at 0, so that
+    a missing head is an error; a new table starts with the earliest records.
+
+    >>> starting_offsets("orders", {0: 12}, [0, 1])
+    '{"orders": {"0": 12, "1": 0}}'
+    >>> starting_offsets("orders", {}, [0])
+    '{"orders": {"0": -2}}'
+    """
+    new = 0 if ends else EARLIEST
+    return json.dumps({topic: {str(partition): ends.get(partition, new) for partition in partitions}})
+
+
+def batch_limit(max_bytes: int, record_bytes: float) -> int:
+    """Offsets of a batch, so that it has about so many bytes. Each batch costs a second, so none is tiny.
+
+    >>> batch_limit(1 << 30, 200.0), batch_limit(1 << 20, 1 << 20)
+    (5368709, 1000)
+    """
+    return max(_OFFSETS_MIN, int(max_bytes / max(1.0, record_bytes)))
+
+
+def check_log(topic: str, changes: Sequence[NotTheSameLog], on_new_log: OnNewLog) -> bool:
+    """Whether the topic goes on as a new incarnation. Raises LakeRefusal if it must not go on."""
+    if not changes:
+        return False
+    if on_new_log is OnNewLog.NEW_INCARNATION and any(change.is_new_log for change in changes):
+        return True
+    told = "; ".join(f"{topic}-{change.partition}: {change.detail}" for change in changes[:3])
+    more = f" (and {len(changes) - 3} more partitions)" if len(changes) > 3 else ""
+    cure = "; --on-new-log new-incarnation ingests it beside the old rows" if changes[0].is_new_log else ""
+    raise LakeRefusal(f"{told}{more}{cure}")
+
+
+def check_retention(table: str, properties: Mapping[str, str]) -> None:
+    """The ranges are in the table's log. If Delta may clean it early, the positions go with it."""
+    value = properties.get(RETENTION_PROPERTY, "interval 30 days")
+    if value != _LOG_RETENTION:
+        raise LakeRefusal(
+            f"{table}: {RETENTION_PROPERTY} is '{value}', so Delta removes the commits that tell what was ingested; "
+            f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
+        )
+
+
+def check_partitioning(table: str, columns: Sequence[str], wanted: PartitionBy) -> None:
+    if list(columns) != list(wanted.columns):
+        now = ",".join(columns) or PartitionBy.NONE.value
+        raise LakeRefusal(f"{table} is partitioned by {now}: use --partition-by {now}, or another lake")
+
+
+class TableMetadata(NamedTuple):
+    properties: Mapping[str, str]
+    partition_columns: Sequence[str]
+
+
+class TopicIngest:
+    def __init__(
+        self, spark: SparkSession, options: IngestOptions, topic: str, lake: LakeDirectory, kafka: KafkaTopics
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._topic = topic
+        self._kafka = kafka
+        self._app = app_id(options.name, topic)
+        self._writer = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._table = lake.child(topic)
+        self._log = DeltaLog(self._table)
+        self._checkpoints = lake.child(WORK, options.name, topic)
+        self._epoch = 0
+        self._incarnation = FIRST_INCARNATION
+        self._adopted: dict[int, Anchor] = {}
+        self.report = TopicReport(topic)
+        self.failure: LakeError | None = None
+
+    # --- before the first batch
+
+    def check(self) -> IngestState | None:
+        """Steps a and c, without a trace in the table. Raises LakeRefusal if the ingest must not go on."""
+        state = self._log.state()
+        if state is not None and state.app != self._app:
+            raise LakeRefusal(f"{self._table} belongs to the ingest {state.app}, but this one is {self._app}")
+        self._check_foreign()
+        self._check_newest_commits()
+        if self._log.exists():
+            metadata = self._metadata()
+            check_retention(self._table.uri, metadata.properties)
+            check_partitioning(self._table.uri, metadata.partition_columns, self._options.partition_by)
+        if state is None:
+            self._kafka.log_bounds(self._topic)  # the topic must exist
+            return None
+        self._incarnation = state.incarnation
+        state = self._with_adopted_anchors(state)
+        changes = compare_log(state, self._kafka.log_facts(self._topic, state))
+        if check_log(self._topic, changes, self._options.on_new_log):
+            self._incarnation = state.incarnation + 1
+        return state
+
+    def _check_foreign(self) -> None:
+        foreign = [c for c in self._log.foreign_changes() if c.version > self._options.accept_version]
+        if foreign:
+            versions = ", ".join(f"{commit.version} ({commit.operation})" for commit in foreign[:5])
+            raise LakeRefusal(
+                f"{self._table}: another program changed rows after the last batch, in version {versions}: "
+                f"run klamm lake audit; --accept-version {foreign[-1].version} goes on"
+            )
+
+    def _check_newest_commits(self) -> None:
+        newest = [c for c in self._log.newest(_QUICK_COMMITS) if c.version > self._options.accept_version]
+        findings = quick_audit(newest, self._topic)
+        if findings:
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            raise LakeRefusal(f"{self._table}: {findings[0].line()}{more}: run klamm lake audit")
+
+    def _metadata(self) -> TableMetadata:
+        """The metadata of the table. Spark's own command for it takes half a second."""
+        try:
+            jvm: Any = self._spark._jvm
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._table.uri)
+            metadata = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()).metadata()
+            properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(metadata.configuration()))
+            columns = str(metadata.partitionColumns().mkString(","))
+            return TableMetadata(properties, columns.split(",") if columns else [])
+        except spark_errors() as e:
+            raise LakeError(f"cannot read the table {self._table}: {one_line(e)}") from e
+
+    def _with_adopted_anchors(self, state: IngestState) -> IngestState:
+        """A table of an earlier klamm has no anchors: its newest rows serve instead, once."""
+        bare = {p: end for p, end in state.ends.items() if end > 0 and p not in state.anchors}
+        if bare and not self._adopted:
+            self._adopted = self._newest_rows(bare)
+        return replace(state, anchors={**self._adopted, **state.anchors})
+
+    def _newest_rows(self, ends: Mapping[int, int]) -> dict[int, Anchor]:
+        near = " OR ".join(
+            f"(`partition` = {p} AND `offset` < {end} AND `offset` >= {end - _ROWS_BACK})" for p, end in ends.items()
+        )
+        newest = "max_by(struct(`offset`, unix_millis(timestamp) AS ms, key, value), `offset`) AS row"
+        try:
+            table = self._spark.read.format("delta").load(self._table.uri)
+            rows = table.where(near).groupBy("partition").agg(_expression(newest)).collect()
+        except spark_errors() as e:
+            raise LakeError(f"cannot read the table {self._table}: {one_line(e)}") from e
+        return {
+            row["partition"]: Anchor(
+                newest["offset"],
+                UNKNOWN,
+                UNKNOWN,
+                record_crc(newest["ms"], _bytes(newest["key"]), _bytes(newest["value"])),
+            )
+            for row in rows
+            for newest in (row["row"],)
+        }
+
+    def claim(self) -> None:
+        """Step b."""
+        before = self._log.state()
+        try:
+            data = data_type(self._spark, self._options.decode)
+            places = {name: kind for name, (kind, _) in self._options.partition_by.columns.items()}
+            columns = (*COLUMNS, *places.items(), *([("data", data)] if data else []))
+            partitioned = f"PARTITIONED BY ({', '.join(places)}) " if places else ""
+            if not self._log.exists():
+                quoted = self._table.uri.replace("`", "``")
+                self._spark.sql(
+                    f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({table_schema(columns)}) USING DELTA {partitioned}"
+                    f"TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
+                )
+            self._epoch = before.epoch + 1 if before else 1
+            same = before is not None and before.incarnation == self._incarnation
+            floor = self._with_adopted_anchors(before) if before is not None and same else None
+            self._append(
+                self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns)),
+                LakeCommit(
+                    *(self._app, self._topic, self._epoch, 0, self._writer, None, {}),
+                    floor.ends if floor else {},
+                    floor.anchors if floor else {},
+                    floor.origins if floor else {},
+                    self._incarnation,
+                    before.dead_letters if before else 0,
+                ),
+            )
+        except spark_errors() as e:
+            raise LakeError(f"cannot claim the table {self._table}: {one_line(e)}") from e
+        state = self._log.state()
+        if state is None or state.writer != self._writer:
+            raise LakeRefusal(f"{self._table}: another ingest claimed it at the same time: {state and state.writer}")
+        self.report.epoch, self.report.incarnation, self.report.ends = self._epoch, self._incarnation, state.ends
+
+    def start(self, state: IngestState) -> StreamingQuery:
+        """Step d."""
+        checkpoint = self._checkpoints.child(str(self._epoch))
+        checkpoint.remove()  # it exists if the table was removed by hand, because the epochs then start again
+        bounds = self._kafka.log_bounds(self._topic)
+        limit = self._options.max_offsets_per_trigger or batch_limit(
+            self._options.max_bytes, self._kafka.mean_record_bytes(self._topic, bounds)
+        )
+        source = (
+            self._spark.readStream.format("kafka")
+            .options(**self._source())
+            .option("subscribe", self._topic)
+            .option("startingOffsets", starting_offsets(self._topic, state.ends, sorted(bounds)))
+            .option("maxOffsetsPerTrigger", limit)
+            .load()
+            .selectExpr(*FROM_SOURCE)
+        )
+        writer = source.writeStream.queryName(self._app).option("checkpointLocation", checkpoint.uri)
+        if self._options.interval_seconds is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self._options.interval_seconds} seconds")
+        return writer.foreachBatch(self._on_batch).start()
+
+    def _source(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self._options.bootstrap_server,
+            "kafka.isolation.level": "read_committed",
+            "kafka.max.poll.records": "10000",
+            "kafka.max.partition.fetch.bytes": str(8 << 20),
+            "kafka.fetch.max.bytes": str(64 << 20),
+            "kafka.receive.buffer.bytes": str(1 << 20),
+            "failOnDataLoss": "true",
+            "includeHeaders": "true",
+        }
+
+    # --- a batch
+
+    def _on_batch(self, rows: DataFrame, batch: int) -> None:
+        try:
+            self._write_batch(rows, batch)
+        except LakeError as e:
+            self.failure = e  # Spark wraps what is raised here in pages of text
+            raise
+
+    def _write_batch(self, rows: DataFrame, batch: int) -> None:
+        """Steps e and f."""
+        ranges = planned_ranges(self._checkpoints.child(str(self._epoch)), batch, self._topic)
+        state = self._log.state()
+        decision = check_batch(state, ranges, self._writer)
+        match decision:
+            case WriteBatch():
+                assert state is not None
+                state = self._with_adopted_anchors(state)
+                self._check_running(state, [p for p, r in ranges.items() if r.end > r.start])
+                self._commit(rows, self._next_commit(state, batch, ranges, decision))
+            case AlreadyCommitted():
+                pass
+            case Fenced():
+                raise LakeRefusal(f"{self._table}: another ingest took over: {decision.by}")
+            case BatchRefused():
+                raise LakeRefusal(f"{self._table}: batch {batch} refused: {decision.reason}")
+            case _:
+                assert_never(decision)
+
+    def _check_running(self, state: IngestState, moving: Collection[int]) -> None:
+        self._check_foreign()
+        changes = compare_log(state, self._kafka.log_facts(self._topic, state, moving), moving)
+        if check_log(self._topic, changes, self._options.on_new_log):
+            raise LakeError(f"{self._topic}-{changes[0].partition}: {changes[0].detail}")  # the restart begins anew
+
+    def _next_commit(
+        self, state: IngestState, batch: int, ranges: Mapping[int, OffsetRange], write: WriteBatch
+    ) -> LakeCommit:
+        firsts = {p: r.start for p, r in ranges.items() if p not in state.origins and r.end > r.start}
+        return LakeCommit(
+            *(self._app, self._topic, self._epoch, write.seq, self._writer, batch, ranges, write.ends),
+            anchors={**state.anchors, **self._kafka.newest_records(self._topic, ranges)},
+            origins={**self._kafka.records_at(self._topic, firsts), **state.origins},
+            incarnation=self._incarnation,
+            dead_letters=state.dead_letters,
+        )
+
+    def _commit(self, rows: DataFrame, commit: LakeCommit) -> None:
+        """Steps g to i."""
+        self._options.at_point("before-write")
+        try:
+            self._append(self._shaped(rows), commit)
+        except WriteFailed as failure:
+            bad = find_bad(self._kafka, self._topic, commit.ranges)
+            if not bad:
+                raise LakeError(str(failure)) from failure
+            around = rows_around(self._spark, self._kafka, self._source(), self._topic, commit.ranges, bad)
+            self._append(self._shaped(around), commit)
+        self._options.at_point("after-commit")
+        after = self._log.state()
+        if after is None or (after.writer, after.seq) != (self._writer, commit.seq):
+            raise LakeRefusal(
+                f"{self._table}: another ingest took over while batch {commit.batch} was written; "
+                "the batch was not committed"
+            )
+        self.report.batches += 1
+        self.report.offsets += sum(planned.end - planned.start for planned in commit.ranges.values())
+        self.report.ends = commit.ends
+        dead = after.dead_letters - commit.dead_letters
+        self.report.dead_letters += dead
+        if self.report.batches == 1:
+            self._remove_older_checkpoints()
+        self._commit_group(commit)
+        limit = self._options.max_dead_letters
+        if dead and limit is not None and self.report.dead_letters > limit:
+            raise LakeRefusal(
+                f"{self._table}: {self.report.dead_letters} dead letters in this run, more than the {limit} allowed; "
+                "they are in the table, with the reason in the column error"
+            )
+
+    def _shaped(self, rows: DataFrame) -> DataFrame:
+        placed = (f"{sql} AS `{name}`" for name, (_, sql) in self._options.partition_by.columns.items())
+        numbered = rows.selectExpr("*", f"CAST({self._incarnation} AS INT) AS incarnation", *placed)
+        return decoded(numbered, self._options.decode)
+
+    def _commit_group(self, commit: LakeCommit) -> None:
+        """Step i. The group is a display, so a failure is told and forgotten."""
+        if self._options.group is None:
+            return
+        try:
+            self._kafka.commit_group(self._options.group, self._topic, commit.ends)
+            self.report.group_failure = None
+        except LakeError as e:
+            self.report.group_failure = str(e)
+        self._options.at_point("after-group-commit")
+
+    def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
+        try:
+            (
+                rows.write.format("delta")
+                .mode("append")
+                .option("txnAppId", commit.app)
+                .option("txnVersion", txn_version(commit.epoch, commit.seq))
+                .option("userMetadata", commit.to_json())
+                .option("mergeSchema", str(commit.is_claim).lower())  # a table of an earlier klamm lacks columns
+                .save(self._table.uri)
+            )
+        except spark_errors() as e:
+            if "io.delta.exceptions.Concurrent" in str(e) or "DELTA_CONCURRENT" in str(e):
+                raise LakeRefusal(f"{self._table}: another ingest wrote at the same time") from e
+            raise WriteFailed(f"{self._table}: cannot write: {one_line(e)}") from e
+
+    def _remove_older_checkpoints(self) -> None:
+        for name in self._checkpoints.names():
+            if name.isdigit() and int(name) < self._epoch:
+                self._checkpoints.child(name).remove()
+
+
+class WriteFailed(LakeError):
+    """Spark could not write the rows, maybe because of one of them."""
+
+
+def _expression(text: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(text)
+
+
+def _bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)
