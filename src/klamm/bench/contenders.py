@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from klamm.bench.processes import cpu_seconds
 from klamm.bench.stubs import BenchFailed
 from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker
@@ -73,10 +74,7 @@ class Contender:
 
     def cpu_seconds(self) -> float:
         """User and system time of the process so far; 0 before it runs."""
-        if not self.process.alive:
-            return 0.0
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid) if self.process.alive else 0.0
 
     def resident_mb(self) -> float:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -105,55 +103,68 @@ class Contender:
         return sorted(self.process.directory.glob("state-change.log*"))
 
 
-class _Klamm(KlammBroker):
+class ShippedKlamm(KlammBroker):
+    """A broker with default settings."""
+
     def default_properties(self) -> dict[str, str | int]:
-        shipped = _without(super().default_properties(), "zookeeper.session.timeout.ms")
-        return {**shipped, "klamm.controller.only": "true"}
+        return _without(super().default_properties(), "zookeeper.session.timeout.ms")
 
 
 class KlammContender(Contender):
     has_event_loop = True
 
     def __init__(self, directory: Path) -> None:
-        process = _Klamm(CONTROLLER_ID, "", directory / "klamm")
+        process = ShippedKlamm(CONTROLLER_ID, "", directory / "klamm", {"klamm.controller.only": "true"})
         super().__init__("klamm", process, {"logs": "state-change.log and state-change.json on"})
 
     def event_files(self) -> list[Path]:
-        return [path for path in (self.process.directory / "state-change.json",) if path.exists()]
+        return [path for path in (self.process.data_directory / "state-change.json",) if path.exists()]
 
 
-class _ApacheKafka(ApacheKafkaBroker):
+class ShippedApacheKafka(ApacheKafkaBroker):
+    """A broker with default settings and the flags of its own start script."""
+
+    heap: Sequence[str] = ("-Xms1g", "-Xmx1g")
+
     def command(self) -> Sequence[str]:
         log_config = self.directory / "log4j.properties"
         log_config.write_text(_log4j(self.directory, _LEVELS[self.version]))
         jars = ("-cp", f"{kafka_jars(self.version)}/*")
         logging = f"-Dlog4j.configuration=file:{log_config}"
-        return ["java", *HEAP, *JVM_FLAGS, logging, *jars, "kafka.Kafka", str(self.properties_file)]
+        return ["java", *self.heap, *JVM_FLAGS, logging, *jars, "kafka.Kafka", str(self.properties_file)]
 
     def default_properties(self) -> dict[str, str | int]:
         shipped = _without(BrokerProcess.default_properties(self), "zookeeper.session.timeout.ms")
         return {**shipped, "inter.broker.protocol.version": INTER_BROKER_PROTOCOL}
 
 
-def kafka_contender(name: str, directory: Path) -> Contender:
-    """Raises BenchFailed if the version is unknown, or Java or the jars are missing."""
+def require_kafka(name: str) -> str:
+    """The version that a rival's name says. Raises BenchFailed if it is unknown, or Java or the jars are missing."""
     version = name.removeprefix(KAFKA)
     if name not in RIVALS:
-        raise BenchFailed(f"unknown controller {name}; choose one of {', '.join(RIVALS)}")
+        raise BenchFailed(f"unknown rival {name}; choose one of {', '.join(RIVALS)}")
     if shutil.which("java") is None:
         raise BenchFailed("Java not found: install Java 17 to run Apache Kafka")
     try:
         kafka_jars(version)
     except JarsMissing as missing:
         raise BenchFailed(str(missing)) from None
+    return version
+
+
+def kafka_contender(name: str, directory: Path) -> Contender:
+    """Raises BenchFailed as `require_kafka` does."""
+    version = require_kafka(name)
     settings = {
         "heap": " ".join(HEAP),
-        "heap_of_its_start_script": "-Xms1g -Xmx1g",
+        "heap_of_its_start_script": " ".join(ShippedApacheKafka.heap),
         "flags": " ".join(JVM_FLAGS),
         "inter.broker.protocol.version": INTER_BROKER_PROTOCOL,
         "logs": f"state-change.log at {_LEVELS[version]}, controller.log at TRACE",
     }
-    return Contender(name, _ApacheKafka(version, CONTROLLER_ID, "", directory / name), settings)
+    process = ShippedApacheKafka(version, CONTROLLER_ID, "", directory / name)
+    process.heap = HEAP
+    return Contender(name, process, settings)
 
 
 def _log4j(directory: Path, state_change_level: str) -> str:

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
-from kafka.admin import KafkaAdminClient
 
 from klamm.bench.producer import SteadyProducer
+from klamm.client.admin import NewTopic
+from klamm.client.blocking import blocking_client
 from klamm.model.ids import TopicPartition
 from klamm.testing.cluster import KlammCluster, running_cluster
 
@@ -137,11 +138,11 @@ def create_topics(cluster: KlammCluster, victim: int, partitions: int) -> None:
         first, second = (others[(number + i) % len(others)] for i in range(2))
         led[number] = [victim, first, second]
         followed[number] = [first, victim, second]
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","), request_timeout_ms=120_000)
-    try:
-        admin.create_topics({LED: {"assignments": led}, FOLLOWED: {"assignments": followed}})
-    finally:
-        admin.close()
+    with blocking_client(cluster.bootstrap, timeout=GIVE_UP_S) as client:
+        topics = {LED: NewTopic(assignments=led), FOLLOWED: NewTopic(assignments=followed)}
+        for error in client.run(client.admin.create_topics(topics)).values():
+            if error is not None:
+                raise error
     deadline = time.monotonic() + GIVE_UP_S
     while not all(_knows(cluster, broker, topic, partitions) for broker in cluster.alive for topic in (LED, FOLLOWED)):
         if time.monotonic() > deadline:
@@ -160,7 +161,7 @@ def _knows(cluster: KlammCluster, broker: int, topic: str, partitions: int) -> b
 def _events(cluster: KlammCluster) -> Iterator[dict[str, Any]]:
     """Events of the live brokers, unordered, without a line that is still being written."""
     for broker in cluster.alive:
-        for line in (cluster.directory(broker).parent / "state-change.json").read_bytes().splitlines():
+        for line in (cluster.directory(broker) / "state-change.json").read_bytes().splitlines():
             try:
                 yield orjson.loads(line)
             except orjson.JSONDecodeError:

@@ -174,7 +174,6 @@ class SteadyProducer:
                 await connection.connect(1.0)
                 cls = request_class(ApiKey.METADATA)
                 request = cls(
-                    version=METADATA_VERSION,
                     topics=[cls.MetadataRequestTopic(name=name) for name in self._topics],
                     allow_auto_topic_creation=False,
                 )

@@ -31,6 +31,8 @@ def controller(
     """Time a controller that loads the cluster, is re-elected, and loses and regains a broker.
 
     Each figure is the time until the last stub broker has received the last control request.
+
+    Example: klamm bench controller --partitions 20000 --json
     """
     from klamm.bench.controller import bench
 
@@ -71,7 +73,10 @@ def zookeeper(
     rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
-    """Time gets, fenced sets and watches with klamm's ZooKeeper client and with kazoo on a real server."""
+    """Time gets, fenced sets and watches with klamm's ZooKeeper client and with kazoo on a real server.
+
+    Example: klamm bench zookeeper --json
+    """
     from klamm.bench.zookeeper import bench
 
     with clear_errors():
@@ -99,7 +104,10 @@ def failover(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Time from kill -9 to the next acks=all acknowledgement on every partition, with fast fail-over on and off."""
+    """Time from kill -9 to the next acks=all acknowledgement on every partition, with fast fail-over on and off.
+
+    Example: klamm bench failover --json
+    """
     from klamm.bench.failover import bench
 
     with clear_errors():
@@ -117,3 +125,108 @@ def failover(
     print_table(
         ("VICTIM", "FAST", "SECONDS", "LEAST", "MOST", "DETECT", "DECIDE", "COMMIT", "TELL", "CLIENT", "RATIO"), rows
     )
+
+
+@bench_app.command()
+def start(
+    rounds: Rounds = 5,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Time three brokers and a ZooKeeper from nothing to ready, and measure their memory.
+
+    Example: klamm bench start --json
+    """
+    from klamm.bench.start import bench
+
+    with clear_errors():
+        result = bench(rounds=rounds, against=against, progress=lambda line: typer.echo(line, err=True))
+    if json:
+        print_json(result)
+        return
+    rows = [(name, f["ready_seconds"], f["memory_mb"]) for name, f in result["clusters"].items()]
+    print_table(("CLUSTER", "READY AFTER S", "MEMORY MB"), rows)
+    if "ratios" in result:
+        ratios = result["ratios"]
+        typer.echo(f"klamm is ready {ratios['ready_seconds']:g}x as fast, with 1/{ratios['memory_mb']:g} of the memory")
+
+
+@bench_app.command()
+def data(
+    rounds: Rounds = 3,
+    scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the number of records of each load.")] = 1.0,
+    load: Annotated[list[str] | None, typer.Option(help="Run only this load; may be given several times.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure what three brokers take and give, with the clients and performance tools of Apache Kafka 2.5.1.
+
+    Example: klamm bench data --json
+    """
+    from klamm.bench.data import bench
+
+    with clear_errors():
+        result = bench(
+            rounds=rounds,
+            scale=scale,
+            against=against,
+            only=load or (),
+            progress=lambda line: typer.echo(line, err=True),
+        )
+    if json:
+        print_json(result)
+        return
+    ratios = result.get("ratios", {"loads": {}})
+    rows = [
+        (load, figure, name, *(f"{value:,.1f}" for value in f[figure].values()), _ratio(ratios["loads"], load, figure))
+        for load, figures in result["clusters"]["klamm"]["loads"].items()
+        for figure in figures
+        for name, cluster in result["clusters"].items()
+        for f in (cluster["loads"][load],)
+    ]
+    print_table(("LOAD", "FIGURE", "CLUSTER", "MEDIAN", "LEAST", "MOST", "RATIO"), rows)
+    for name, cluster in result["clusters"].items():
+        typer.echo(f"{name}: memory of the brokers {cluster['memory_mb']['median']:.0f} MB")
+
+
+def _ratio(ratios: dict[str, dict[str, float]], load: str, figure: str) -> str:
+    return f"{ratios[load][figure]:g}" if load in ratios else ""
+
+
+@bench_app.command()
+def lake(
+    records: Annotated[int, typer.Option(min=1000, help="Records in the topic.")] = 2_000_000,
+    record_bytes: Annotated[int, typer.Option(min=20, help="Bytes of each value.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Offsets of a batch in the limited pair.")] = 1_000_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """Time klamm lake ingest beside the plain Spark job, without and with a limit, and its cold start.
+
+    Example: klamm bench lake --records 200000 --json
+    """
+    from klamm.bench.lake import bench
+
+    with clear_errors():
+        result = bench(
+            records=records,
+            record_bytes=record_bytes,
+            limit=limit,
+            rounds=rounds,
+            progress=lambda line: typer.echo(line, err=True),
+        )
+    if json:
+        print_json(result)
+        return
+    print_table(("JOB", "SECONDS"), [(name, f"{seconds:.2f}") for name, seconds in result["medians"].items()])
+    ratios = result["ratios"]
+    typer.echo(
+        f"klamm is {ratios['without_limit']:g}x as fast as the plain job, {ratios['same_limit']:g}x with a limit"
+    )
+    typer.echo(f"cold start to the first commit: {result['cold_start_seconds']:g} s")

@@ -9,18 +9,15 @@ from pathlib import Path
 from klamm.model.errors import ConfigError
 
 
-def start(file: str, overrides: Sequence[str]) -> None:
+def start(file: str, overrides: Sequence[str], *, json_log: bool = False) -> None:
     """Run the broker until it stops; then exit. Raises ConfigError if the configuration is wrong."""
     properties = _properties(Path(file), overrides)
     gc.disable()  # imported modules stay; searching them for garbage takes a tenth of the start
-    from klamm.wire.kafka_python import without_clients
-
-    without_clients()
     from klamm.server.run_broker import run_broker
 
     gc.freeze()
     gc.enable()
-    run_broker(properties)
+    run_broker(properties, json_log=json_log)
 
 
 def _properties(path: Path, overrides: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The admin client of all commands: kafka-python's, with timeouts short enough for interactive use."""
+"""The client of all commands, connected for the length of a `with`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING
 from klamm.cli.output import clear_errors
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
-REQUEST_TIMEOUT_MS = 15_000
+    from klamm.client.blocking import BlockingClient
 
 
 @contextmanager
-def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
-    from kafka.admin import KafkaAdminClient
+def connected(bootstrap: str) -> Iterator[BlockingClient]:
+    """Errors are one line on stderr."""
+    from klamm.client.blocking import blocking_client
 
-    with clear_errors(bootstrap):
-        client = KafkaAdminClient(
-            bootstrap_servers=bootstrap,
-            client_id="klamm-cli",
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            bootstrap_timeout_ms=REQUEST_TIMEOUT_MS,
-        )
-        try:
-            yield client
-        finally:
-            client.close()
+    with clear_errors(), blocking_client(bootstrap, client_id="klamm-cli") as client:
+        yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,20 @@ import typer
 
 from klamm.admin.controller_history import notes, read_events, terms
 from klamm.admin.pending_deletions import waits_for
-from klamm.cli.client import admin
-from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, clear_errors, fail, print_json, print_table
+from klamm.cli.client import connected
+from klamm.cli.event_files import EVENTS_FILE
+from klamm.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    BrokerArgument,
+    Json,
+    ZooKeeper,
+    clear_errors,
+    fail,
+    print_json,
+    print_table,
+)
+from klamm.cli.zookeeper_address import zookeeper_of
 
 T = TypeVar("T")
 
@@ -23,45 +34,28 @@ candidates_app = typer.Typer(
 )
 controller_app.add_typer(candidates_app, name="candidates")
 
-EVENTS_FILE = "state-change.json"
-ZOOKEEPER_VARIABLE = "KLAMM_ZOOKEEPER"
-ZooKeeperOption = Annotated[
-    str,
-    typer.Option(
-        "--zookeeper",
-        help="HOST:PORT or HOST:PORT/chroot. Adds the epoch, its start, the candidates and quarantined znodes.",
-        envvar=ZOOKEEPER_VARIABLE,
-    ),
-]
-ZooKeeper = Annotated[
-    str, typer.Option("--zookeeper", help="HOST:PORT or HOST:PORT/chroot.", envvar=ZOOKEEPER_VARIABLE)
-]
-BrokerArgument = Annotated[int, typer.Argument(help="Broker id.", min=0)]
-
 
 @controller_app.command()
-def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeperOption = "", json: Json = False) -> None:
-    """Show which broker is the controller."""
-    with admin(bootstrap) as client:
-        cluster = client.describe_cluster()
-    controller = cluster["controller_id"]
+def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False) -> None:
+    """Show which broker is the controller, since when, the candidates, and what is quarantined.
+
+    Example: klamm controller show
+    """
+    with connected(bootstrap) as client:
+        cluster = client.cluster
+    controller = cluster.controller_id
     if controller < 0:
         fail("the cluster has no controller at the moment")
-    address = next(
-        (f"{broker['host']}:{broker['port']}" for broker in cluster["brokers"] if broker["broker_id"] == controller),
-        None,
-    )
-    shown: dict[str, Any] = {"controller": controller, "address": address, "cluster_id": cluster["cluster_id"]}
-    if zookeeper:
-        from klamm.server.inspection import controller_term
+    address = str(cluster.brokers[controller].address) if controller in cluster.brokers else None
+    shown: dict[str, Any] = {"controller": controller, "address": address, "cluster_id": cluster.cluster_id}
+    from klamm.server.inspection import controller_term
 
-        shown |= _ask(controller_term(zookeeper))
+    shown |= ask(controller_term(zookeeper_of(bootstrap, zookeeper)))
     if json:
         print_json(shown)
         return
     where = f" at {address}" if address else ""
-    term = f", epoch {shown['epoch']}, since {shown['since']}" if zookeeper else ""
-    typer.echo(f"controller is broker {controller}{where}{term}")
+    typer.echo(f"controller is broker {controller}{where}, epoch {shown['epoch']}, since {shown['since']}")
     if shown.get("candidates"):
         typer.echo(f"candidates: {', '.join(map(str, shown['candidates']))}")
     for entry in shown.get("quarantined", ()):
@@ -76,7 +70,10 @@ def history(
     ],
     json: Json = False,
 ) -> None:
-    """List the terms of all controllers, with their causes, from the event files of the brokers."""
+    """List the terms of all controllers, with their causes, from the event files of the brokers.
+
+    Example: klamm controller history ./data
+    """
     files = list(_event_files(events))
     if not files:
         fail(f"no {EVENTS_FILE} in {', '.join(map(str, events))}")
@@ -100,15 +97,19 @@ def history(
 
 @controller_app.command()
 def move(
-    zookeeper: ZooKeeper,
     broker: Annotated[int | None, typer.Argument(help="Broker id. The default is the first live candidate.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until the broker has taken over.", min=0.1)] = 15.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    zookeeper: ZooKeeper = "",
     json: Json = False,
 ) -> None:
-    """Make a klamm broker the controller in one step, whichever broker is controller now."""
+    """Make a klamm broker the controller in one step, whichever broker is controller now.
+
+    Example: klamm controller move 4
+    """
     from klamm.server.controller_requests import move_controller
 
-    result = _ask(move_controller(zookeeper, broker, timeout))
+    result = ask(move_controller(zookeeper_of(bootstrap, zookeeper), broker, timeout))
     if json:
         print_json(result)
         return
@@ -120,11 +121,14 @@ def move(
 
 
 @candidates_app.command("list")
-def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
-    """List the candidates and whether each is alive."""
+def list_candidates(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False) -> None:
+    """List the candidates and whether each is alive.
+
+    Example: klamm controller candidates list
+    """
     from klamm.server.inspection import candidates_report
 
-    report = _ask(candidates_report(zookeeper))
+    report = ask(candidates_report(zookeeper_of(bootstrap, zookeeper)))
     if json:
         print_json({"candidates": report})
         return
@@ -136,11 +140,16 @@ def list_candidates(zookeeper: ZooKeeper, json: Json = False) -> None:
 
 
 @candidates_app.command("add")
-def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Add a candidate. After a settle time it takes over from a controller that is not a candidate."""
+def add_candidate(
+    broker: BrokerArgument, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False
+) -> None:
+    """Add a candidate. After a settle time it takes over from a controller that is not a candidate.
+
+    Example: klamm controller candidates add 4
+    """
     from klamm.server import controller_requests
 
-    added = _ask(controller_requests.add_candidate(zookeeper, broker))
+    added = ask(controller_requests.add_candidate(zookeeper_of(bootstrap, zookeeper), broker))
     if json:
         print_json({"broker": broker, "added": added})
     else:
@@ -148,22 +157,30 @@ def add_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = Fal
 
 
 @candidates_app.command("remove")
-def remove_candidate(broker: BrokerArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
-    """Remove a broker from the candidates."""
+def remove_candidate(
+    broker: BrokerArgument, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False
+) -> None:
+    """Remove a broker from the candidates.
+
+    Example: klamm controller candidates remove 4
+    """
     from klamm.server import controller_requests
 
-    _ask(controller_requests.remove_candidate(zookeeper, broker))
+    ask(controller_requests.remove_candidate(zookeeper_of(bootstrap, zookeeper), broker))
     if json:
         print_json({"broker": broker, "removed": True})
     else:
         typer.echo(f"broker {broker} is no longer a candidate")
 
 
-def deletions(zookeeper: ZooKeeper, json: Json = False) -> None:
-    """List the topics that are marked for deletion and what each is waiting for."""
+def deletions(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False) -> None:
+    """List the topics that are marked for deletion and what each is waiting for.
+
+    Example: klamm deletions
+    """
     from klamm.server.inspection import marked_topics
 
-    found = _ask(marked_topics(zookeeper))
+    found = ask(marked_topics(zookeeper_of(bootstrap, zookeeper)))
     report = [
         (
             marked.topic,
@@ -185,7 +202,10 @@ def deletions(zookeeper: ZooKeeper, json: Json = False) -> None:
     print_table(("TOPIC", "SINCE", "WAITS FOR"), report)
 
 
-def _ask(question: Coroutine[Any, Any, T]) -> T:
+def ask(question: Coroutine[Any, Any, T]) -> T:
+    """Run a question to ZooKeeper. Errors are one line on stderr."""
+    import asyncio
+
     with clear_errors():
         return asyncio.run(question)
 
@@ -193,7 +213,7 @@ def _ask(question: Coroutine[Any, Any, T]) -> T:
 def _event_files(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
-            yield from sorted(path.rglob(EVENTS_FILE))
+            yield from sorted(path.rglob(f"{EVENTS_FILE}*"))  # also the rotated ones
         else:
             yield path
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -24,7 +24,9 @@ lake_app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+BOOTSTRAP_VARIABLE = "KLAMM_BOOTSTRAP_SERVER"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_RESERVED = "_klamm"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _T = TypeVar("_T")
@@ -35,6 +37,8 @@ def _parse_topics(text: str) -> list[str]:
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise typer.BadParameter(f"{topic!r} is not a topic name", param_hint="--topics")
+        if topic == _RESERVED:
+            raise typer.BadParameter(f"{topic!r} is reserved: the lake keeps its work there", param_hint="--topics")
     if len(set(topics)) < len(topics):
         raise typer.BadParameter("a topic is listed twice", param_hint="--topics")
     return topics
@@ -57,11 +61,38 @@ def _parse_bootstrap(text: str) -> str:
     return text
 
 
-def _parse_lake(text: str) -> Path:
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme != "file":
-        raise typer.BadParameter(f"{scheme}:// is not supported: use a local or mounted directory", param_hint="--lake")
-    return Path(rest if separator else text).absolute()
+def _parse_lake(text: str) -> str:
+    from klamm.pipelines.lake_location import parse_location
+
+    try:
+        return parse_location(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--lake") from e
+
+
+def _parse_conf(settings: list[str] | None) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings or ()]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise typer.BadParameter(f"{key!r} is not KEY=VALUE", param_hint="--conf")
+    return {key: value for key, _, value in pairs}
+
+
+def _parse_decode(name: str, schema: str | None, max_value_bytes: int | None = None) -> Any:
+    from klamm.pipelines.decode import Decode, Format
+
+    if name not in list(Format):
+        raise typer.BadParameter(f"{name!r}: use raw, json or avro", param_hint="--decode")
+    decode = Format(name)
+    if (decode is Format.RAW) != (schema is None):
+        need = "takes no --schema" if schema else "needs a --schema"
+        raise typer.BadParameter(f"{name} {need}", param_hint="--decode")
+    if decode is Format.AVRO:
+        try:
+            schema = Path(schema or "").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise typer.BadParameter(f"cannot read {schema}: {e}", param_hint="--schema") from e
+    return Decode(decode, schema or "", max_value_bytes)
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
@@ -84,41 +115,113 @@ def _run(job: Callable[[], _T]) -> _T:
             signal.signal(number, handler)
 
 
+Servers = Annotated[str, typer.Option(help="HOST:PORT of a broker.", envvar=BOOTSTRAP_VARIABLE)]
+Topics = Annotated[str, typer.Option(help="One topic, or several separated by commas.")]
+Lake = Annotated[
+    str, typer.Option(help="Directory of the lake. The table of a topic is in the subdirectory with the topic's name.")
+]
+Master = Annotated[str, typer.Option(help="Spark master.")]
+DriverMemory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
+ExecutorMemory = Annotated[str | None, typer.Option(help="Memory of each executor on a Spark cluster.")]
+ExecutorCores = Annotated[int | None, typer.Option(min=1, help="Cores of each executor on a Spark cluster.")]
+Conf = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting of Spark. Repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
 @lake_app.command()
 def ingest(
-    bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT of a broker.")],
-    topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
-    lake: Annotated[
-        str,
-        typer.Option(help="Directory of the lake. The table of a topic is in the subdirectory with the topic's name."),
-    ],
+    bootstrap_server: Servers,
+    lake: Lake,
+    topics: Annotated[str | None, typer.Option(help="One topic, or several separated by commas.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="Regular expression for the names of topics, looked up at the start.")
+    ] = None,
     trigger: Annotated[
         str,
         typer.Option(help="available-now ingests what is there and exits. 10s keeps running, with a batch every 10 s."),
     ] = "available-now",
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     max_offsets_per_trigger: Annotated[
-        int, typer.Option(min=1, help="Largest number of offsets in one batch.")
-    ] = 1_000_000,
+        int | None, typer.Option(min=1, help="Largest number of offsets in one batch, instead of --max-bytes.")
+    ] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="About the largest number of bytes in one batch.")] = 1 << 30,
     name: Annotated[str, typer.Option(help="Name of the ingest. A table belongs to one ingest.")] = "main",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    on_new_log: Annotated[
+        str,
+        typer.Option(help="A topic that was recreated or truncated: fail, or new-incarnation to ingest it anew."),
+    ] = "fail",
+    take_over: Annotated[bool, typer.Option(help="Wait for the end of another ingest of these topics.")] = False,
+    accept_version: Annotated[
+        int, typer.Option(help="Accept changes of rows by other programs up to this version of the table.")
+    ] = -1,
+    group: Annotated[
+        str | None, typer.Option(help="Consumer group to commit the positions to, so that Kafka's tools show the lag.")
+    ] = None,
+    max_dead_letters: Annotated[
+        int | None, typer.Option(min=0, help="Stop a topic after more bad records than this in one run.")
+    ] = None,
+    partition_by: Annotated[
+        str, typer.Option(help="date, or date,hour: directories by the records' timestamps.")
+    ] = "none",
+    decode: Annotated[str, typer.Option(help="raw, json or avro: how to decode values into the column data.")] = "raw",
+    schema: Annotated[
+        str | None,
+        typer.Option(help="With json: 'id long, name string'. With avro: a schema file (.avsc)."),
+    ] = None,
+    max_value_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Larger values are dead letters and are not decoded.")
+    ] = None,
+    progress: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds between lines about each topic's lag and speed, on standard error."),
+    ] = None,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "1g",
+    executor_memory: ExecutorMemory = None,
+    executor_cores: ExecutorCores = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
 ) -> None:
     """Ingest topics into Delta tables, exactly once. You can kill it at any moment and start it again."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise typer.BadParameter(f"{name!r}: use letters, digits, dots, dashes and underscores", param_hint="--name")
-    names, interval, servers = _parse_topics(topics), _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
-    directory = _parse_lake(lake)
+    if (topics is None) == (pattern is None):
+        raise typer.BadParameter("name --topics or a --pattern", param_hint="--topics")
+    try:
+        re.compile(pattern or "")
+    except re.error as e:
+        raise typer.BadParameter(f"{pattern!r}: {e}", param_hint="--pattern") from e
+    names = [] if topics is None else _parse_topics(topics)
+    interval, servers = _parse_trigger(trigger), _parse_bootstrap(bootstrap_server)
+    directory, settings = _parse_lake(lake), _parse_conf(conf)
 
-    from klamm.pipelines.ingest import IngestOptions, run_ingest
+    from klamm.pipelines.columns import PartitionBy
+    from klamm.pipelines.ingest import run_ingest
+    from klamm.pipelines.ingest_options import IngestOptions, OnNewLog
+    from klamm.pipelines.spark_session import SparkOptions
 
+    if on_new_log not in list(OnNewLog):
+        raise typer.BadParameter(f"{on_new_log!r}: use fail or new-incarnation", param_hint="--on-new-log")
+    if partition_by not in list(PartitionBy):
+        raise typer.BadParameter(f"{partition_by!r}: use date, or date,hour", param_hint="--partition-by")
     options = IngestOptions(
         bootstrap_server=servers,
         topics=names,
         lake=directory,
         interval_seconds=interval,
-        master=master,
+        spark=SparkOptions(master, driver_memory, executor_memory, executor_cores, settings),
         max_offsets_per_trigger=max_offsets_per_trigger,
+        max_bytes=max_bytes,
         name=name,
+        on_new_log=OnNewLog(on_new_log),
+        pattern=pattern,
+        take_over=take_over,
+        partition_by=PartitionBy(partition_by),
+        accept_version=accept_version,
+        group=group,
+        max_dead_letters=max_dead_letters,
+        decode=_parse_decode(decode, schema, max_value_bytes),
+        progress_seconds=progress,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     reports = _run(lambda: run_ingest(options))
     if as_json:
@@ -126,25 +229,61 @@ def ingest(
     else:
         for report in reports:
             print(report.line())
+    failed = [report for report in reports if report.failure]
+    for report in failed:
+        print(f"klamm: {' '.join(str(report.failure).split())}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+@lake_app.command()
+def status(
+    lake: Lake,
+    topics: Topics,
+    bootstrap_server: Servers,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each topic is: lag, speed, time left, last commit, open transactions, dead letters.
+
+    Needs Spark only for a lake that is not a directory of this machine.
+    """
+    names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
+    servers = _parse_bootstrap(bootstrap_server)
+
+    from klamm.pipelines.spark_session import SparkOptions
+    from klamm.pipelines.status import lake_status
+
+    found = _run(lambda: lake_status(directory, names, servers, SparkOptions(master, conf=settings)))
+    if as_json:
+        print(json.dumps({"topics": [entry.fields() for entry in found]}))
+    else:
+        for entry in found:
+            print(entry.line())
 
 
 @lake_app.command()
 def audit(
-    lake: Annotated[str, typer.Option(help="Directory of the lake.")],
-    topics: Annotated[str, typer.Option(help="One topic, or several separated by commas.")],
-    bootstrap_server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a broker, to find out why offsets are missing.")
-    ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    lake: Lake,
+    topics: Topics,
+    bootstrap_server: Servers,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "1g",
+    executor_memory: ExecutorMemory = None,
+    executor_cores: ExecutorCores = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check that each offset is in the table exactly once, or is missing for a known reason. Exit 1 if not."""
-    names, directory = _parse_topics(topics), _parse_lake(lake)
-    servers = _parse_bootstrap(bootstrap_server) if bootstrap_server else None
+    names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
+    servers = _parse_bootstrap(bootstrap_server)
 
     from klamm.pipelines.audit_job import audit_topics
+    from klamm.pipelines.spark_session import SparkOptions
 
-    reports = _run(lambda: audit_topics(directory, names, servers, master))
+    options = SparkOptions(master, driver_memory, executor_memory, executor_cores, settings)
+    reports = _run(lambda: audit_topics(directory, names, servers, options))
     if as_json:
         print(json.dumps({"topics": [report.fields() for report in reports]}))
     else:
@@ -152,3 +291,74 @@ def audit(
             print("\n".join(report.lines()))
     if not all(report.is_clean for report in reports):
         raise typer.Exit(1)
+
+
+@lake_app.command()
+def replay(
+    lake: Lake,
+    topics: Topics,
+    nanoseconds: Annotated[
+        bool, typer.Option("--nanoseconds", help="Impossible timestamps are nanoseconds: set the right ones.")
+    ] = False,
+    decode: Annotated[str, typer.Option(help="json or avro: decode undecodable values again.")] = "raw",
+    schema: Annotated[str | None, typer.Option(help="As for ingest, corrected.")] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repair dead letters after a fix. They stay at their offsets, and their error is cleared."""
+    decoding = _parse_decode(decode, schema)
+    if nanoseconds == (decoding.data is not None):
+        raise typer.BadParameter("use --nanoseconds, or --decode with a --schema", param_hint="--decode")
+    _maintain(
+        *(lake, topics, master, conf),
+        lambda table: table.replay_timestamps() if nanoseconds else table.replay_values(decoding),
+        as_json=as_json,
+    )
+
+
+@lake_app.command()
+def forget(
+    lake: Lake,
+    topics: Topics,
+    key: Annotated[str, typer.Option(help="The key whose rows are erased, as text.")],
+    master: Master = "local[*]",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase all rows with a key. The audit knows their offsets. VACUUM removes the old files."""
+    _maintain(lake, topics, master, conf, lambda table: table.forget(key.encode()), as_json=as_json)
+
+
+@lake_app.command()
+def compact(
+    lake: Lake, topics: Topics, master: Master = "local[*]", conf: Conf = None, as_json: AsJson = False
+) -> None:
+    """Join small files of the tables."""
+    _maintain(lake, topics, master, conf, lambda table: table.compact(), as_json=as_json)
+
+
+def _maintain(
+    lake: str,
+    topics: str,
+    master: str,
+    conf: list[str] | None,
+    work: Callable[[Any], Any],
+    *,
+    as_json: bool,
+) -> None:
+    names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
+
+    from klamm.pipelines.maintenance_job import maintained
+    from klamm.pipelines.spark_session import SparkOptions
+
+    def job() -> list[Any]:
+        with maintained(directory, names, SparkOptions(master, conf=settings)) as tables:
+            return [work(table) for table in tables]
+
+    reports = _run(job)
+    if as_json:
+        print(json.dumps({"topics": [report.fields() for report in reports]}))
+    else:
+        for report in reports:
+            print(report.line())

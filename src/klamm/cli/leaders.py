@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from klamm.cli.client import admin
+from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json
 from klamm.model.errors import ErrorCode
+from klamm.model.ids import TopicPartition
+from klamm.model.wording import count
 
 FINE_ALREADY = ErrorCode.ELECTION_NOT_NEEDED
 
@@ -45,22 +47,31 @@ def elect(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Elect the leader of one partition (--topic and --partition), or of all that need an election (--all)."""
+    """Elect the leader of one partition (--topic and --partition), or of all that need an election (--all).
+
+    Example: klamm leaders elect --type preferred --all
+    """
     if bool(topic) != (partition is not None) or bool(topic) == everywhere:
         raise typer.BadParameter("use either --topic with --partition, or --all")
-    with admin(bootstrap) as client:
-        wanted = {topic: [partition]} if topic else None
-        answer = client.elect_leaders(election.on_the_wire, wanted, raise_errors=False)
-    results = {
-        f"{entry.topic}-{result.partition_id}": ErrorCode(result.error_code)
-        for entry in answer.replica_election_results
-        for result in entry.partition_result
+    wanted = None if partition is None else [TopicPartition(topic, partition)]
+    with connected(bootstrap) as client:
+        outcomes = client.run(client.admin.elect_leaders(election.on_the_wire, wanted))
+    elected = [str(name) for name, error in outcomes.items() if error is None]
+    refused = {
+        str(name): error.code.name
+        for name, error in outcomes.items()
+        if error is not None and error.code is not FINE_ALREADY
     }
-    elected = [name for name, code in results.items() if code is ErrorCode.NONE]
-    refused = {name: code.name for name, code in results.items() if code not in (ErrorCode.NONE, FINE_ALREADY)}
     if json:
         print_json({"elected": elected, "refused": refused})
     else:
-        typer.echo(f"elected: {len(elected)} partitions")
+        typer.echo(f"elected: {count(len(elected), 'partition')}{'' if elected else _why_none(election)}")
     if refused:
         fail("refused: " + ", ".join(f"{name} {reason}" for name, reason in refused.items()))
+
+
+def _why_none(election: ElectionType) -> str:
+    """Why an election that no broker refused has nothing to do."""
+    if election is ElectionType.UNCLEAN:
+        return ", because every partition has a leader"
+    return ", because every preferred replica leads already"

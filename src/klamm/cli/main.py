@@ -9,10 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from klamm import __version__
 from klamm.model.errors import KlammError
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        print(f"klamm {__version__}")
+        return
     asked = broker_arguments(sys.argv[1:])
     if asked is None:
         from klamm.cli.app import app

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import orjson
 import typer
 
+from klamm.cli import completion, context_file
 from klamm.model.errors import KlammError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Bootstrap = Annotated[
-    str, typer.Option("--bootstrap-server", help="HOST:PORT of any broker.", envvar="KLAMM_BOOTSTRAP_SERVER")
-]
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "KLAMM_BOOTSTRAP_SERVER"
 
 
 def fail(message: str) -> NoReturn:
@@ -27,43 +25,98 @@ def fail(message: str) -> NoReturn:
 
 
 @contextmanager
-def clear_errors(bootstrap: str = "") -> Iterator[None]:
+def clear_errors() -> Iterator[None]:
     """Print errors that a user can act on as one line; print a traceback only for a bug."""
     try:
         yield
     except KlammError as error:
         fail(str(error))
-    except Exception as error:
-        if not bootstrap or not _is_client_error(error):
-            raise
-        fail(f"{describe(error)} (at {bootstrap})")
 
 
-def _is_client_error(error: Exception) -> bool:
-    # Imported here, because the client library would add half a second to the start of servers.
-    from kafka.errors import KafkaError
+def bootstrap_of(ctx: typer.Context) -> str:
+    """The address for a line that is still being typed. Raises ContextError."""
+    typed = ctx.params.get("bootstrap")
+    if typed and typed != DEFAULT_BOOTSTRAP:
+        return str(typed)
+    return os.environ.get(BOOTSTRAP_VARIABLE) or _of_context(ctx, "bootstrap_server") or DEFAULT_BOOTSTRAP
 
-    return isinstance(error, KafkaError)
+
+def _of_context(ctx: typer.Context, field: str) -> str:
+    name = ctx.find_root().params.get("context") or ""
+    context = context_file.chosen(name)
+    return "" if context is None else str(getattr(context, field))
 
 
-def describe(error: Exception) -> str:
-    name = type(error).__name__.removesuffix("Error")
-    if name in {"NoBrokersAvailable", "KafkaConnection", "KafkaTimeout", "NodeNotReady"}:
-        return "no broker answers: is the cluster running, and is the address right?"
-    details = "; ".join(str(argument) for argument in error.args if argument)
-    return f"{name}: {details}" if details else name
+def _bootstrap(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
+    """What the user gave, else the context's address."""
+    source = ctx.get_parameter_source(param.name or "")
+    is_given = source is not None and source.name != "DEFAULT"
+    if ctx.resilient_parsing or is_given:
+        return value
+    with clear_errors():
+        return _of_context(ctx, "bootstrap_server") or value
+
+
+def _zookeeper(ctx: typer.Context, value: str) -> str:
+    if ctx.resilient_parsing or value:
+        return value
+    with clear_errors():
+        return _of_context(ctx, "zookeeper")
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it: what is lost cannot be brought back.")]
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        help="HOST:PORT of any broker. The default is the context in use, or this machine.",
+        envvar=BOOTSTRAP_VARIABLE,
+        callback=_bootstrap,
+    ),
+]
+ZooKeeper = Annotated[
+    str,
+    typer.Option(
+        "--zookeeper",
+        help="HOST:PORT or HOST:PORT/chroot. The default is the context's, or what the brokers say.",
+        envvar="KLAMM_ZOOKEEPER",
+        callback=_zookeeper,
+    ),
+]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=completion.topics)]
+GroupName = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=completion.groups)]
+BrokerArgument = Annotated[int, typer.Argument(help="Broker id.", min=0, autocompletion=completion.brokers)]
 
 
 def print_json(document: Any) -> None:
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns without a frame, easy to read and to process with cut and awk."""
-    from rich.console import Console
-    from rich.table import Table
+    """Aligned columns without a frame, easy to read and to process with cut and awk. No cell is cut or wrapped."""
+    table = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(columns))]
+    for number, row in enumerate(table):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        typer.echo(typer.style(line, bold=True) if number == 0 else line)
 
-    table = Table(*columns, box=None, pad_edge=False, show_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console(highlight=False, soft_wrap=True).print(table)
+
+def joined(numbers: Sequence[object]) -> str:
+    """A list in a cell.
+
+    >>> joined([1, 2]), joined([])
+    ('1,2', '-')
+    """
+    return ",".join(map(str, numbers)) or "-"
+
+
+def key_values(entries: Sequence[str] | None) -> dict[str, str]:
+    """Options of the form key=value."""
+    found = {}
+    for entry in entries or ():
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{entry!r} is not key=value")
+        found[key] = value
+    return found

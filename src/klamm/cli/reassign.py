@@ -1,21 +1,19 @@
-"""klamm reassign: execute, status, cancel. A plan is the JSON document that Kafka's own tool takes."""
+"""klamm reassign: plan, execute, status, throttle, cancel. A plan is the JSON document that Kafka's own tool takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import orjson
 import typer
 
-from klamm.admin.reassignment_plan import PlannedMove, parse, problems
-from klamm.cli.client import admin
-from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
-from klamm.model.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+from klamm.admin.balancing.load import Goals
+from klamm.admin.reassignment_plan import PlannedMove, parse
+from klamm.cli.client import connected
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, joined, print_json, print_table
+from klamm.model.ids import TopicPartition
+from klamm.model.wording import count, duration, size
 
 reassign_app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
@@ -23,84 +21,178 @@ PLAN_FORM = '{"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
 Plan = Annotated[Path, typer.Argument(help=f"File with the plan, as Kafka's own tool takes it: {PLAN_FORM}")]
 
 
+@reassign_app.command("plan")
+def make_plan(
+    output: Annotated[Path, typer.Argument(help="File for the plan. An existing one is replaced.")],
+    drain: Annotated[list[int] | None, typer.Option(help="Broker that shall keep no replica; repeatable.")] = None,
+    replication_factor: Annotated[int | None, typer.Option(help="Replicas of every partition.", min=1)] = None,
+    tolerance: Annotated[float, typer.Option(help="How far bytes may stay from even, as a part.", min=0.001)] = 0.02,
+    throttle: Annotated[int, typer.Option(help="Bytes per second and broker, for the estimate of time.", min=1)] = (
+        50_000_000
+    ),
+    force: Annotated[bool, typer.Option(help="Balance even if every broker is within 5 % of even.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Plan even bytes, replicas and leaders from the load of now, with few bytes to copy. Nothing is moved yet.
+
+    Example: klamm reassign plan even.json --drain 3
+    """
+    from klamm.cli.reassign_planning import plan_from_load, report, write_plan
+
+    goals = Goals(
+        tolerance=tolerance,
+        drained=frozenset(drain or ()),
+        replication_factor=replication_factor,
+        is_forced=force,
+    )
+    with connected(bootstrap) as client:
+        made, document = plan_from_load(client, goals)
+    if made.changes:
+        write_plan(output, document)
+    report(made, output, throttle, json)
+
+
 @reassign_app.command()
-def execute(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Start all moves of a plan, or none if any is impossible. `status` shows the progress."""
+def execute(
+    plan: Plan,
+    throttle: Annotated[
+        int | None, typer.Option(help="Bytes per second that each broker may send and receive for the moves.", min=1)
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end, with progress, and remove the throttle. Ctrl-C leaves.")
+    ] = False,
+    ignore_space: Annotated[
+        bool, typer.Option("--ignore-space", help="Start even if a directory would run out of space.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Start all moves of a plan, or none if any is impossible. `status` shows the progress.
+
+    A plan of `klamm reassign plan` is refused if it was edited, or if the cluster has changed since. A plan is also
+    refused if a broker tells that it has too little space.
+
+    Example: klamm reassign execute even.json --throttle 50000000 --wait
+    """
+    from klamm.cli.reassign_execution import start, wait_until_moved
+
     moves = _read(plan)
-    with admin(bootstrap) as client:
-        wrong = _problems(client, moves)
-        if wrong:
-            fail(f"nothing was started: {'; '.join(wrong)}")
-        _request_directories(client, moves)
-        _alter(client, {move: list(move.replicas) for move in moves}, json, "started")
+    with connected(bootstrap) as client:
+        started = start(client, plan.read_bytes(), moves, throttle, ignore_space=ignore_space)
+        if wait:
+            wait_until_moved(client)
+    if json:
+        print_json({"started": started, "refused": {}, "throttle": throttle, "finished": wait})
+    else:
+        typer.echo(f"started: {started} of {len(moves)} partitions{', and moved' if wait else ''}")
+        if throttle is not None and not wait:
+            typer.echo("the throttle stays until: klamm reassign throttle --remove")
 
 
 @reassign_app.command()
 def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Cancel the moves of a plan that are still running."""
+    """Cancel the moves of a plan that are still running. Partitions go back to where they were.
+
+    Example: klamm reassign cancel even.json
+    """
+    from klamm.cli.reassign_execution import alter
+
     moves = _read(plan)
-    with admin(bootstrap) as client:
-        _alter(client, dict.fromkeys(moves), json, "cancelled")
+    with connected(bootstrap) as client:
+        outcomes = alter(client, {TopicPartition(move.topic, move.partition): None for move in moves})
+    refused = {str(name): error.code.name for name, error in sorted(outcomes.items()) if error is not None}
+    if json:
+        print_json({"cancelled": len(outcomes) - len(refused), "refused": refused})
+    else:
+        typer.echo(f"cancelled: {len(outcomes) - len(refused)} of {len(outcomes)} partitions")
+    if refused:
+        fail("refused: " + ", ".join(f"{name} {reason}" for name, reason in refused.items()))
 
 
 @reassign_app.command()
-def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """List the partitions that are being moved."""
-    with admin(bootstrap) as client:
-        moving = sorted(client.list_partition_reassignments().items())
-    if json:
-        entries = [{"topic": name.topic, "partition": name.partition, **lists} for name, lists in moving]
-        print_json({"reassignments": entries})
-        return
-    rows = []
-    for name, lists in moving:
-        brokers = [",".join(map(str, lists[key])) for key in ("replicas", "adding_replicas", "removing_replicas")]
-        rows.append((name.topic, name.partition, *brokers))
-    print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
+def status(
+    interval: Annotated[float, typer.Option(help="Seconds between two looks, for the rate.", min=0.1)] = 1.0,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end, with progress, and remove throttles.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """List the partitions that are being moved, with bytes, rate and time left, and the throttles.
 
-
-def _alter(client: KafkaAdminClient, targets: Mapping[PlannedMove, list[int] | None], json: bool, word: str) -> None:
-    from kafka import TopicPartition
-
-    answers = client.alter_partition_reassignments(
-        {TopicPartition(move.topic, move.partition): replicas for move, replicas in targets.items()}
-    )
-    refused = {f"{name.topic}-{name.partition}": error.__name__ for name, error in sorted(answers.items()) if error}
-    if json:
-        print_json({word: len(answers) - len(refused), "refused": refused})
-    else:
-        typer.echo(f"{word}: {len(answers) - len(refused)} of {len(answers)} partitions")
-    if refused:
-        fail("refused: " + ", ".join(f"{name} {reason.removesuffix('Error')}" for name, reason in refused.items()))
-
-
-def _problems(client: KafkaAdminClient, moves: Sequence[PlannedMove]) -> list[str]:
-    known = {(t["name"], entry["partition_index"]) for t in client.describe_topics() for entry in t["partitions"]}
-    brokers = {broker["broker_id"] for broker in client.describe_cluster()["brokers"]}
-    asked = sorted({broker for move in moves if move.log_dirs for broker in move.replicas} & brokers)
-    described = client.describe_log_dirs(brokers=asked) if asked else []
-    directories = {entry["broker"]: {found["log_dir"] for found in entry["log_dirs"]} for entry in described}
-    return problems(moves, known, brokers, directories)
-
-
-def _request_directories(client: KafkaAdminClient, moves: Sequence[PlannedMove]) -> None:
-    """Ask for log directories before the moves start.
-
-    A broker that does not have the replica yet remembers where to create it and answers ReplicaNotAvailable.
+    Example: klamm reassign status --wait
     """
-    wanted = {
-        (move.topic, move.partition, broker): path
-        for move in moves
-        for broker, path in move.named_directories().items()
-    }
-    answers = client.alter_replica_log_dirs(wanted)
-    refused = [
-        f"{replica.topic}-{replica.partition} on broker {replica.broker_id} {error.__name__.removesuffix('Error')}"
-        for replica, error in sorted(answers.items())
-        if error.errno not in (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)
+    from klamm.cli.reassign_execution import look_twice, wait_until_moved
+
+    with connected(bootstrap) as client:
+        if wait:
+            wait_until_moved(client)
+        moving, rate, throttles = look_twice(client, interval)
+    if json:
+        entries = [
+            {
+                "topic": each.name.topic,
+                "partition": each.name.partition,
+                "replicas": each.replicas,
+                "adding_replicas": each.adding,
+                "removing_replicas": each.removing,
+                "copied_bytes": progress.copied_bytes,
+                "total_bytes": progress.total_bytes,
+            }
+            for each, progress in moving
+        ]
+        print_json(
+            {
+                "reassignments": entries,
+                "bytes_per_second": rate.bytes_per_second,
+                "seconds_left": rate.seconds_left,
+                "throttled_topics": throttles[0],
+                "throttles": throttles[1],
+            }
+        )
+        return
+    rows = [
+        (
+            *each.name,
+            *map(joined, (each.replicas, each.adding, each.removing)),
+            f"{size(progress.copied_bytes)} of {size(progress.total_bytes)}" if progress.is_known else "leader is down",
+        )
+        for each, progress in moving
     ]
-    if refused:
-        fail(f"nothing was started: log directories refused: {', '.join(refused)}")
+    print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "COPIED"), rows)
+    if moving:
+        left = "no end in sight" if rate.seconds_left is None else f"{duration(rate.seconds_left)} left"
+        typer.echo(f"{count(len(moving), 'partition')} on the move, {size(rate.bytes_per_second)}/s, {left}")
+    if throttles[1]:
+        rates = ", ".join(f"broker {broker} {size(number)}/s" for broker, number in throttles[1].items())
+        cure = "" if moving else "; nothing moves any more: klamm reassign throttle --remove"
+        typer.echo(f"throttled: {rates}{cure}")
+
+
+@reassign_app.command()
+def throttle(
+    rate: Annotated[int | None, typer.Argument(help="Bytes per second and broker.", min=1)] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove all throttles.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Change the throttle of running moves, or remove it.
+
+    Example: klamm reassign throttle 100000000
+    """
+    from klamm.cli.reassign_execution import change_throttle, clear_throttles
+
+    if (rate is None) != remove:
+        raise typer.BadParameter("use either a rate or --remove")
+    with connected(bootstrap) as client:
+        brokers = clear_throttles(client) if rate is None else change_throttle(client, rate)
+    if json:
+        print_json({"rate": rate, "brokers": brokers})
+    elif rate is None:
+        typer.echo(f"removed the throttle of {count(len(brokers), 'broker')}")
+    else:
+        typer.echo(f"brokers {joined(brokers)} move at most {size(rate)}/s")
 
 
 def _read(plan: Path) -> list[PlannedMove]:

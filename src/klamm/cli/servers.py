@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,15 @@ from klamm.cli.broker import start
 from klamm.cli.output import clear_errors
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 def up(
-    brokers: Annotated[int, typer.Option(min=1, help="Number of brokers.")] = 3,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="Number of brokers. The default is what --data had, or 3.")
+    ] = None,
     zookeeper: Annotated[
         str,
         typer.Option(
@@ -24,13 +32,22 @@ def up(
         Path | None, typer.Option(help="Directory for the data. Without this option, the data is removed at the end.")
     ] = None,
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, max=65535, help="Port of the first broker; the others use the next ones. 0 picks free ports."
+            min=0,
+            max=65535,
+            help="Port of the first broker; the others use the next ones. 0 picks free ports. The default is what "
+            "--data had, or 9092.",
         ),
-    ] = 9092,
+    ] = None,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C."""
+    """Run a cluster on this machine until Ctrl-C. A process that dies is started again.
+
+    ZooKeeper listens on port 2181, the dashboard on 8092, the brokers serve metrics on 29092 and so on; a default that
+    another program uses is replaced by a free port. All ports are kept in the --data directory.
+
+    Example: klamm up --brokers 3 --data ./data
+    """
     from klamm.server.run_cluster import run_cluster
 
     with clear_errors():
@@ -40,10 +57,14 @@ def up(
 def broker(
     server_properties: Annotated[Path, typer.Argument(help="A Kafka server.properties file.")],
     override: Annotated[list[str] | None, typer.Option("--override", help="key=value; may be repeated.")] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="json writes one object per line.")] = LogFormat.TEXT,
 ) -> None:
-    """Run one broker in the foreground. SIGTERM starts a controlled shutdown."""
+    """Run one broker in the foreground. SIGTERM starts a controlled shutdown.
+
+    Example: klamm broker server.properties --override broker.id=4 --log-format json
+    """
     with clear_errors():
-        start(str(server_properties), override or [])
+        start(str(server_properties), override or [], json_log=log_format is LogFormat.JSON)
 
 
 def zookeeper(
@@ -51,9 +72,15 @@ def zookeeper(
     data: Annotated[
         Path | None, typer.Option(help="Directory for the journal, synced before each answer. Default: memory only.")
     ] = None,
+    sync: Annotated[
+        bool, typer.Option(help="Without sync, the journal survives a kill, but not a loss of power.")
+    ] = True,
 ) -> None:
-    """Run klamm's own ZooKeeper server in the foreground."""
+    """Run klamm's own ZooKeeper server in the foreground.
+
+    Example: klamm zookeeper --port 2181 --data ./zookeeper
+    """
     from klamm.server.run_zookeeper import run_zookeeper
 
     with clear_errors():
-        run_zookeeper(port=port, data=data)
+        run_zookeeper(port=port, data=data, sync=sync)

@@ -117,7 +117,7 @@ async def test_a_controller_that_dies_ends_the_wait() -> None:
 
 
 def test_an_unknown_rival_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(BenchFailed, match=f"unknown controller apache-kafka-0.8; choose one of {', '.join(RIVALS)}"):
+    with pytest.raises(BenchFailed, match=f"unknown rival apache-kafka-0.8; choose one of {', '.join(RIVALS)}"):
         kafka_contender("apache-kafka-0.8", tmp_path)
 
 
@@ -130,8 +130,8 @@ def test_without_java_there_is_one_clear_line(tmp_path: Path, monkeypatch: pytes
 def test_events_are_counted_once_and_the_longest_hold_is_found(tmp_path: Path) -> None:
     contender = KlammContender(tmp_path)
     assert contender.new_events() == (0, 0.0, 0.0)
-    contender.process.directory.mkdir()
-    events = contender.process.directory / "state-change.json"
+    contender.process.data_directory.mkdir(parents=True)
+    events = contender.process.data_directory / "state-change.json"
     held = (
         {"event": "loop-held", "duration_ms": ms, "counts": {"busy_ms": busy}} for ms, busy in ((61.04, 2), (55, 31))
     )

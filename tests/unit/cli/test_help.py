@@ -40,3 +40,13 @@ def test_every_command_and_parameter_has_a_help_text() -> None:
     ]
     assert not missing
     assert not [path for path, command in COMMANDS if not command.help]
+
+
+ELSEWHERE = ("lake", "incidents", "dashboard")
+"""Nouns that have pages of their own with many examples."""
+
+
+def test_every_command_has_an_example() -> None:
+    leaves = [(path, command) for path, command in COMMANDS if not hasattr(command, "commands")]
+    named = {path for path, command in leaves if path[0] not in ELSEWHERE and "Example: " not in command.help}
+    assert not named
