@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError
 from kazoo.client import KazooClient
 
 from klamm.admin.placement import PlacementBroker, place
 from klamm.model.ids import BrokerId
+from klamm.testing.async_cluster import ClusterError
 from klamm.testing.cluster import KlammCluster, running_cluster
 from klamm.testing.waiting import WAIT_SECONDS, wait_until
 
@@ -300,7 +300,7 @@ def test_unclean_election_by_the_cluster_and_by_the_topic(tmp_path: Path, everyw
 
 @pytest.mark.case("ULE-04")
 def test_an_unclean_switch_that_is_no_switch(four: KlammCluster) -> None:
-    with pytest.raises(KafkaError, match=r"unclean\.leader\.election\.enable"):
+    with pytest.raises(ClusterError, match=r"unclean\.leader\.election\.enable"):
         four.create_topic("perhaps", unclean_leader_election_enable="perhaps")
 
 
@@ -322,3 +322,55 @@ def test_a_controller_alone_tells_of_a_partition_whose_broker_is_down(klamm_clus
             "metadata of the partition", lambda broker=broker: entry(cluster, broker, "lonely") == (-1, [home], [home])
         )
     assert replicas(cluster, "lonely") == [[home]]
+
+
+@pytest.mark.case("FRQ-08")
+def test_large_records(four: KlammCluster) -> None:
+    """A batch above max.message.bytes is refused; one above the size of a follower's fetch is replicated."""
+    four.create_topic("large", replication_factor=3, max_message_bytes=3_000_000)
+    four.create_topic("small", replication_factor=3, max_message_bytes=1_000)
+    large, vast = b"x" * 2_000_000, b"x" * 5_000
+    config = {"bootstrap.servers": four.bootstrap, "message.max.bytes": 10_000_000, "message.timeout.ms": 20_000}
+    errors: dict[str, Any] = {}
+    for acks, topic, value in (("all", "large", large), ("1", "small", vast), ("0", "small", vast)):
+        producer = Producer(config | {"acks": acks})
+        producer.produce(topic, value, on_delivery=lambda error, _, acks=acks: errors.setdefault(acks, error))
+        assert producer.flush(WAIT_SECONDS) == 0
+    assert errors["all"] is None, "more than replica.fetch.max.bytes, and in the whole ISR"
+    assert errors["1"].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert errors["0"] is None, "the client hears nothing"
+    assert len(four.isr_of("large")) == 3
+    assert send(four, "small", "fits")
+    assert read(four, "small", 1) == ["fits"]
+
+
+@pytest.mark.case("MDC-05", "MDC-06", "MDC-08")
+@pytest.mark.klamm(brokers=3, properties=QUIET)
+def test_metadata_follows_brokers_and_controllers(klamm_cluster: KlammCluster) -> None:
+    cluster = klamm_cluster
+
+    def ask(broker: int, topics: list[str] | None) -> Any:
+        return cluster._call(cluster._cluster._local.metadata(broker, topics))
+
+    def brokers(seen_by: int, topics: list[str] | None) -> list[int]:
+        metadata = ask(seen_by, topics)
+        return sorted(broker.node_id for broker in metadata.brokers) if metadata is not None else []
+
+    first = cluster.controller
+    others = [broker for broker in cluster.broker_ids if broker != first]
+    create(cluster, "alone", [first])
+    cluster.kill(first)
+    began = time.monotonic()
+    wait_until("a new controller", lambda: cluster.controller in others)
+    assert all(ask(broker, []).controller_id == cluster.controller for broker in others)
+    assert time.monotonic() - began < 5, "fast fail-over"
+    for broker in others:
+        wait_until("the dead broker to leave", lambda broker=broker: brokers(broker, []) == others)
+        wait_until("no leader", lambda broker=broker: entry(cluster, broker, "alone")[0] == -1)  # type: ignore[index]
+        known = cluster.partitions("alone", seen_by=broker)[0]
+        assert (known.error_code, list(known.replica_nodes)) == (5, [first])
+    cluster.start(first)
+    for broker in cluster.broker_ids:
+        for topics in ([], None):
+            wait_until("all brokers", lambda b=broker, t=topics: brokers(b, t) == cluster.broker_ids)
+        wait_until("the leader is back", lambda b=broker: entry(cluster, b, "alone") == (first, [first], []))

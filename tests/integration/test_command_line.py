@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from confluent_kafka import Consumer
 from kazoo.client import KazooClient
 from typer.testing import CliRunner
 
+from klamm import __version__
 from klamm.cli.app import app
 from klamm.testing.cluster import KlammCluster
 
@@ -53,9 +58,16 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     read = klamm("consume", "orders", "--partition", "0", "--from-beginning", "--max-messages", "2", *at)
     assert read.stdout == "one\ntwo\n", read.stderr
 
-    shown = json.loads(klamm("controller", "show", "--json", "--zookeeper", klamm_cluster.zookeeper, *at).stdout)
+    shown = json.loads(klamm("controller", "show", "--json", *at).stdout)
     assert shown["controller"] == klamm_cluster.controller
     assert shown["epoch"] == 1 and shown["since"]
+
+    assert here("deletions", *at).stdout.split() == ["TOPIC", "SINCE", "WAITS", "FOR"]
+    added = here("controller", "candidates", "add", str(klamm_cluster.controller), *at)
+    assert added.stdout == f"broker {klamm_cluster.controller} is now a candidate\n", "the brokers name ZooKeeper"
+    assert here("controller", "move", *at).stdout == f"broker {klamm_cluster.controller} is already the controller\n"
+    nothing = here("leaders", "elect", "--type", "preferred", "--all", *at)
+    assert nothing.stdout == "elected: 0 partitions, because every preferred replica leads already\n"
 
     unknown = klamm("topics", "describe", "nothing", *at)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
@@ -68,12 +80,13 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     plan.write_text(json.dumps({"partitions": [{"topic": "orders", "partition": 0, "replicas": target}]}))
     started = klamm("reassign", "execute", str(plan), *at)
     assert started.stdout == "started: 1 of 1 partitions\n", started.stderr
-    assert json.loads(klamm("reassign", "status", "--json", *at).stdout) == {"reassignments": []}, "same brokers: done"
+    moving = json.loads(klamm("reassign", "status", "--json", *at).stdout)
+    assert (moving["reassignments"], moving["throttles"]) == ([], {}), "same brokers: done"
     elected = klamm("leaders", "elect", "--type", "preferred", "--all", "--json", *at)
     assert json.loads(elected.stdout)["elected"] == ["orders-0"]
     assert klamm_cluster.leader_of("orders", 0) == target[0]
     nothing = klamm("reassign", "cancel", str(plan), *at)
-    assert (nothing.returncode, nothing.stderr) == (1, "klamm: refused: orders-0 NoReassignmentInProgress\n")
+    assert (nothing.returncode, nothing.stderr) == (1, "klamm: refused: orders-0 NO_REASSIGNMENT_IN_PROGRESS\n")
     plan.write_text("{}")
     assert klamm("reassign", "execute", str(plan), *at).stderr.startswith(f"klamm: {plan} is not a plan")
 
@@ -81,7 +94,7 @@ def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path
     assert grown.stdout == "topic orders has 3 partitions\n", grown.stderr
     assert klamm("topics", "grow", "orders", "--partitions", "2", *at).returncode == 1
 
-    deleted = klamm("topics", "delete", "orders", *at)
+    deleted = klamm("topics", "delete", "orders", "--yes", *at)
     assert deleted.stdout == "deleted topic orders\n", deleted.stderr
     assert klamm("topics", "list", *at).stdout == ""
 
@@ -154,9 +167,80 @@ def test_elections_that_are_not_said_fully(arguments: tuple[str, ...]) -> None:
     assert refused.exit_code == 2, refused.output
 
 
+def test_the_version_and_the_time_to_say_it() -> None:
+    began = time.monotonic()
+    said = klamm("--version")
+    assert said.stdout == f"klamm {__version__}\n"
+    assert importlib.metadata.version("klamm") == __version__
+    assert time.monotonic() - began < 3.0
+    assert here("--version").stdout == said.stdout
+
+
 def test_wrong_usage_and_nobody_there() -> None:
     assert klamm("topics", "create").returncode == 2
     assert klamm("no-such-command").returncode == 2
+    began = time.monotonic()
     nobody = klamm("topics", "list", "--bootstrap-server", "127.0.0.1:1")
-    assert nobody.returncode == 1
-    assert nobody.stderr.splitlines()[-1].startswith("klamm: no broker answers")
+    assert time.monotonic() - began < 5  # most of it is the start of Python on a busy machine
+    why = "127.0.0.1:1 (the connection was refused): is the cluster running, and is the address right?"
+    assert (nobody.returncode, nobody.stderr) == (1, f"klamm: no broker answers at {why}\n")
+    unknown = klamm("topics", "list", "--bootstrap-server", "no-such-host.invalid:9092")
+    assert (unknown.returncode, "the name does not resolve" in unknown.stderr) == (1, True)
+    began = time.monotonic()
+    unknown = klamm("zk", "tree", "--zookeeper", "no-such-host.invalid:2181")
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+    assert "no-such-host.invalid does not resolve" in unknown.stderr
+    assert time.monotonic() - began < 8, "a session would be tried for 10 s"
+    nonsense = klamm("topics", "list", "--bootstrap-server", "127.0.0.1:port")
+    why = "'127.0.0.1:port' is not the address of a broker: it has the form HOST:PORT"
+    assert (nonsense.returncode, nonsense.stderr) == (1, f"klamm: {why}\n")
+
+
+def test_ctrl_c_commits_what_was_printed(klamm_cluster: KlammCluster) -> None:
+    at = ("--bootstrap-server", klamm_cluster.bootstrap)
+    klamm_cluster.create_topic("orders", partitions=1, replication_factor=1)
+    assert klamm("produce", "orders", *at, stdin="1\n2\n3\n").returncode == 0
+    command = [sys.executable, "-m", "klamm", "consume", "orders", "--group", "readers", "--follow", *at]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
+        assert reading.stdout is not None and reading.stderr is not None
+        assert [reading.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        reading.send_signal(signal.SIGINT)
+        assert reading.wait(60) == 0
+        assert (reading.stdout.read(), reading.stderr.read()) == ("", "")
+    group = json.loads(here("groups", "describe", "readers", "--json", *at).stdout)
+    assert [(entry["committed"], entry["lag"]) for entry in group["partitions"]] == [(3, 0)]
+
+
+def test_a_group_in_use_is_neither_reset_nor_deleted(klamm_cluster: KlammCluster) -> None:
+    at = ("--bootstrap-server", klamm_cluster.bootstrap)
+    klamm_cluster.create_topic("orders", partitions=2, replication_factor=1)
+    consumer = Consumer({"bootstrap.servers": klamm_cluster.bootstrap, "group.id": "app", "client.id": "shop"})
+    try:
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + 60
+        while not consumer.assignment():
+            consumer.poll(0.2)
+            assert time.monotonic() < deadline
+        described = json.loads(here("groups", "describe", "app", "--json", *at).stdout)
+        assert described["state"] == "Stable"
+        assert [member["partitions"] for member in described["members"]] == [["orders-0", "orders-1"]]
+        assert [entry["member"] for entry in described["partitions"]] == ["shop", "shop"]
+        for words in (
+            ("groups", "reset", "app", "--topic", "orders", "--to-earliest", "--execute"),
+            ("groups", "delete", "app", "--yes"),
+            ("consume", "orders", "--group", "app"),
+        ):
+            refused = here(*words, *at)
+            assert refused.exit_code == 1
+            assert refused.stderr.startswith("klamm: group app is Stable with 1 member: stop its consumers first")
+    finally:
+        consumer.close()
+
+
+def test_a_pipe_gets_no_colours_and_no_progress(klamm_cluster: KlammCluster) -> None:
+    at = ("--bootstrap-server", klamm_cluster.bootstrap)
+    klamm_cluster.create_topic("orders", partitions=1, replication_factor=3)
+    for words in (("topics", "describe", "orders"), ("brokers", "list"), ("brokers", "drain", "1")):
+        said = klamm(*words, *at)
+        assert said.returncode == 0, said.stderr
+        assert "\x1b" not in said.stdout + said.stderr and "\r" not in said.stderr

@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 from klamm.cli.app import app
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
+from klamm.model.ports import Acl
 from klamm.server.inspection import zookeeper
 from klamm.testing.cluster import KlammCluster
 from klamm.testing.waiting import wait_until
 from klamm.zookeeper.znodes import delete_topics
 from klamm.zookeeper.znodes import topic as topic_znode
+
+READ = 1
 
 
 class Operator:
@@ -93,9 +96,33 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert "going" in operator.run("deletions").stdout
 
 
+async def break_a_state(connect: str, path: str) -> None:
+    async with zookeeper(connect) as zk:
+        await zk.set(path, b"?")
+        await zk.set_acl(path, [Acl(READ, "world", "anyone")])
+
+
+def test_the_doctor_finds_what_was_broken_and_nothing_else(klamm_cluster: KlammCluster) -> None:
+    operator = Operator(klamm_cluster)
+    klamm_cluster.create_topic("healthy", partitions=3, replication_factor=3)
+    assert operator.json("zk", "doctor") == {"findings": []}
+    assert operator.run("zk", "doctor").stdout == "healthy: nothing found\n"
+    path = "/brokers/topics/healthy/partitions/1/state"
+    assert json.loads(operator.json("zk", "get", path)["data"])["version"] == 1
+    assert path in operator.json("zk", "tree", "/brokers/topics")["paths"]
+
+    asyncio.run(break_a_state(klamm_cluster.zookeeper, path))
+    told = operator.run("zk", "doctor", "--json")
+    assert told.exit_code == 1
+    found = json.loads(told.stdout)["findings"]
+    assert [(each["code"], each["path"]) for each in found] == [("state-broken", path), ("acl-read-only", path)]
+
+
 def test_usage() -> None:
     runner = CliRunner()
-    for arguments in (["deletions"], ["controller", "move", "1"], ["controller", "history", "/no/such/file"]):
+    for arguments in (["deletions", "now"], ["controller", "move", "one"], ["controller", "history", "/no/such/file"]):
         assert runner.invoke(app, arguments).exit_code == 2
+    alone = runner.invoke(app, ["deletions", "--bootstrap-server", "127.0.0.1:1"])
+    assert alone.exit_code == 1 and "127.0.0.1:1" in alone.stderr, "ZooKeeper is found through the brokers"
     nobody = runner.invoke(app, ["deletions", "--zookeeper", "no port"])
     assert nobody.exit_code == 1, nobody.output

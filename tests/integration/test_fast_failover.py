@@ -27,7 +27,7 @@ def events(cluster: KlammCluster) -> list[dict[str, Any]]:
     """Decisions of all brokers by time, and at equal times in the order of writing."""
     found: list[dict[str, Any]] = []
     for broker in cluster.broker_ids:
-        text = (cluster.directory(broker).parent / "state-change.json").read_text()
+        text = (cluster.directory(broker) / "state-change.json").read_text()
         found += [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     return sorted(found, key=lambda event: int(event["time_ms"]))
 

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from klamm.model.errors import ConfigError
@@ -94,6 +95,7 @@ def test_brokers_tell_of_their_replicas_and_of_the_process(cluster: KlammCluster
     assert sum(samples["kafka_server_replicamanager_leadercount"] for samples in all_samples) == 6
     for samples in all_samples:
         assert samples["kafka_server_replicamanager_partitioncount"] == 6
+        assert samples["kafka_server_kafkaserver_brokerstate"] == 3
         assert samples["kafka_server_replicamanager_underreplicatedpartitions"] == 0
         assert samples["kafka_server_replicamanager_reassigningpartitions"] == 0
         assert samples["kafka_server_replicamanager_offlinereplicacount"] == 0
@@ -120,6 +122,65 @@ def test_a_stopped_follower_is_seen_in_the_gauges(cluster: KlammCluster) -> None
     assert scrape(cluster.metrics_url(other))["kafka_server_replicamanager_underreplicatedpartitions"] == 0
 
 
+def test_records_are_counted_in_total_and_by_topic(cluster: KlammCluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(30):
+        producer.produce("measured", b"value", partition=number % 6)
+    assert producer.flush(30) == 0
+    totals, topics, ends = 0.0, 0.0, 0.0
+    for broker in cluster.broker_ids:
+        totals += scrape(cluster.metrics_url(broker))["kafka_server_brokertopicmetrics_messagesin_total"]
+        with urllib.request.urlopen(cluster.metrics_url(broker), timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        for sample in (sample for family in families for sample in family.samples):
+            if sample.labels.get("topic") == "measured":
+                topics += sample.value if sample.name.endswith("_messagesin_total") else 0
+                ends += sample.value if sample.name == "kafka_log_log_logendoffset" else 0
+    assert (totals, topics) == (30, 30)
+    assert ends == 60, "each partition has two replicas"
+
+
+def test_where_the_time_of_requests_goes(cluster: KlammCluster) -> None:
+    """A consumer that waits for records waits remotely; every part is there for every API."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "waits", "fetch.wait.max.ms": "300"})
+    end = OFFSET_END
+    consumer.assign([TopicPartition("measured", number, end) for number in range(6)])
+    assert consumer.poll(2.0) is None
+    consumer.close()
+    names = ("requestqueuetimems", "localtimems", "remotetimems", "responsesendtimems", "totaltimems")
+    sums = dict.fromkeys(names, 0.0)
+    waited = 0.0
+    for broker in cluster.broker_ids:
+        with urllib.request.urlopen(cluster.metrics_url(broker), timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        for sample in (sample for family in families for sample in family.samples):
+            part = sample.name.removeprefix("kafka_network_requestmetrics_").removesuffix("_sum")
+            if sample.labels.get("request") == "Fetch" and sample.name.endswith("_sum"):
+                sums[part] += sample.value
+            is_median = sample.labels.get("quantile") == "0.5" and sample.labels.get("request") == "Fetch"
+            waited = max(waited, sample.value if is_median and part == "remotetimems" else 0.0)
+    assert all(sums.values()), sums
+    assert sums["totaltimems"] == pytest.approx(sum(sums[name] for name in names[:-1]))
+    assert sums["remotetimems"] > sums["localtimems"]
+    assert waited > 50, "half of the fetches waited long for records"
+
+
+def test_idle_lag_flushes_and_totals(cluster: KlammCluster) -> None:
+    for broker in cluster.broker_ids:
+        samples = scrape(cluster.metrics_url(broker))
+        assert 0 < samples["kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"] <= 1
+        assert 0 < samples["kafka_network_socketserver_networkprocessoravgidlepercent"] <= 1
+        assert samples["kafka_log_logflushstats_logflushrateandtimems_count"] >= 0
+        assert samples["kafka_server_brokertopicmetrics_totalfetchrequests_total"] > 0
+
+
+def test_health_and_readiness(cluster: KlammCluster) -> None:
+    base = cluster.metrics_url(1).removesuffix("/metrics")
+    for path in ("/healthz", "/readyz"):
+        with urllib.request.urlopen(f"{base}{path}", timeout=30) as answer:
+            assert answer.read() == b"ok\n"
+
+
 def test_nothing_else_is_served(cluster: KlammCluster) -> None:
     base = cluster.metrics_url(1).removesuffix("/metrics")
     with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -134,5 +195,5 @@ def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError) as refused:
-            HttpListener("127.0.0.1", port, MetricsRegistry())
+            HttpListener("127.0.0.1", port, MetricsRegistry(), lambda: "")
     assert str(refused.value) == f"klamm.http.listener: cannot listen on 127.0.0.1:{port}: {os.strerror(98)}"

@@ -51,7 +51,7 @@ async def expire(address: str, client: ZooKeeperClient) -> None:
     The close request leaves in one write with the handshake, and is repeated if necessary: this connection ends the
     client's, and the client reconnects at once and may end this one in turn.
     """
-    session_id, password = client.session_id, client._session._password
+    session_id, password = client.session_id, client.session_password
     host, _, port = address.partition(",")[0].partition(":")
     while client.session_id == session_id:
         connection = ZooKeeperConnection(SystemClock(), lambda _: None)

@@ -189,7 +189,7 @@ async def test_without_their_parent_there_are_no_notifications_and_deleting_them
     paths = [f"{parent}/{number:010d}" for number in range(2)]
     assert await zk.children_many([parent]) == [None]
     assert await zk.get_many(paths) == [None, None]
-    assert await Committer(zk, 0).delete(paths) == []  # as the controller does
+    assert await Committer(zk, 0).delete(paths) == {}  # as the controller does
     handled: list[str] = []
 
     async def handle(path: str, data: bytes | None) -> None:

@@ -23,6 +23,8 @@ REASSIGN, PREFER = "/admin/reassign_partitions", "/admin/preferred_replica_elect
 MORE = Endpoint("CLIENT", "127.0.0.1", 1)
 UNKNOWN_BROKER = "controlled shutdown of an unknown broker"
 REMOVED = "topic znode removed by an operator"
+CANCELLED = "cancelled", "cancelled while it leads"
+OVERRIDDEN = "overridden, and a replica is given up"
 DELETED_WHILE_MOVING = "which is then deleted", "its reassignment could be done"
 
 SCRIPT = [
@@ -70,10 +72,10 @@ SCRIPT = [
     Step("its target joins the ISR", lambda s: s.change_isr("a-0", [1, 3, 2, 4])),
     Step("reassignment by request", lambda s: s.reassign({"a-1": [1, 4]})),
     Step("overridden by another", lambda s: s.reassign({"a-1": [4, 2]})),
-    Step("cancelled", lambda s: s.reassign({"a-1": None})),
+    Step(CANCELLED[0], lambda s: s.reassign({"a-1": None})),
     Step("reassignments that are refused", lambda s: s.reassign({"a-1": None, "a-0": [2, 2], "a-2": [9], "x-0": [1]})),
     Step("reassignment within the ISR, done at once", lambda s: s.reassign({"c-0": [1]})),
-    Step("reassignment of several", lambda s: s.reassign({"d-0": [1, 2], "d-1": [2, 4], "b-0": [2]})),
+    Step("reassignment of several", lambda s: s.reassign({"d-0": [1, 2], "d-1": [2, 1], "b-0": [2]})),
     Step("one of them is done", lambda s: s.change_isr("b-0", [1, 2], notify=False)),
     Step("a target dies", lambda s: s.stubs[1].leave()),
     Step("the target is back", lambda s: s.stubs[1].register()),
@@ -125,11 +127,15 @@ SCRIPT = [
     Step("the added replica joins the ISR", lambda s: s.change_isr("k-0", [1, 2])),
     Step("the leader dies, the added one leads", lambda s: s.stubs[1].leave()),
     Step("it adds another to the ISR", lambda s: s.change_isr("k-0", [2, 3])),
-    Step("cancelled while it leads", lambda s: s.reassign({"k-0": None})),
+    Step(CANCELLED[1], lambda s: s.reassign({"k-0": None})),
     Step("the former leader is back", lambda s: s.stubs[1].register()),
     Step("reassignment of another", lambda s: s.reassign({"k-1": [1, 2]})),
     Step("re-election in the middle of it", lambda s: s.delete("/controller")),
     Step("it is done under the new term", lambda s: s.change_isr("k-1", [2, 1])),
+    Step("a topic to override", lambda s: s.create_topics({"o": [[3, 2]]}, {})),
+    Step("its reassignment", lambda s: s.reassign({"o-0": [2, 4]})),
+    Step(OVERRIDDEN, lambda s: s.reassign({"o-0": [3, 1]})),
+    Step("the override is done", lambda s: s.change_isr("o-0", [3, 1])),
     # --- odd input
     Step(REMOVED, lambda s: s.remove_behind_its_back("f")),
     Step("junk in the reassignment znode", lambda s: s.write(REASSIGN, "no json")),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from klamm.cli.zookeeper_address import zookeeper_of
 from klamm.server.server_process import ServerNotStarted
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.zookeeper.server.child import port_is_taken, release_port, reserve_port
@@ -25,6 +26,7 @@ async def test_brokers_of_two_kafka_versions_form_one_cluster(zookeeper: Embedde
         ApacheKafkaBroker("3.9.1", 2, zookeeper.connect_string, tmp_path / "2"),
     ]
     async with MixedCluster(brokers).running() as cluster:
+        assert await asyncio.to_thread(zookeeper_of, cluster.bootstrap, "") == zookeeper.connect_string
         bootstrap = ("--bootstrap-server", cluster.bootstrap)
         topic = ("--topic", "letters")
         wanted = ("--create", "--partitions", "2", "--replication-factor", "2")

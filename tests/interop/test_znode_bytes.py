@@ -15,10 +15,12 @@ from random import Random
 
 import pytest
 
+from klamm.admin.doctor.doctor import examine
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
 from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.kafka_tree_reader import read_kafka_tree
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.znodes import (
     acl,
@@ -181,6 +183,8 @@ async def test_what_kafka_wrote_is_written_again_byte_for_byte(
         await _make_work(MixedCluster(brokers), zookeeper.connect_string, tmp_path)
         await _until_reassigning(client)
         tree = await _tree(client)
+        await client.create("/admin/delete_topics/letters")
+        assert examine(await read_kafka_tree(client, SystemClock().wall_ms())) == [], "a move and a deletion go on"
     seen = set()
     for path, data in sorted(tree.items()):
         if version == "3.9.1" and path == feature.PATH:

@@ -29,16 +29,26 @@ RARE = (
     "topic-gone",
     "topic-grown",
     "znode-skipped",
+    "write-refused",
+    "state-lost",
+    "reassignment-waits",
 )
 """Paths without which a clean run proves little. With the full count, 1 % of the seeds must take each."""
+
+KEPT = (95, 158, 534, 784, 942, 1258, 1389, 1981, 2603, 3110, 3547, 3725, 4707)
+"""Seeds that once found something: a replica of the ISR that was deleted (1389, 1981, 2603), a deleted topic that
+stayed in the metadata of a broker (942, 1258, 3110, 4707), a leader that was never told (3547, 3725), a deletion that
+lost its marker (158) or half of its znodes (784), or was held for a broker that had left the topic (534), a completed
+reassignment that was never written (95). Their histories change with the code, so each finding also has a test of its
+own."""
 
 
 @pytest.mark.timeout(3600)
 def test_invariants_hold_and_the_cluster_heals(scaled: Callable[[int, int], int]) -> None:
-    count = scaled(50, 2_000)
+    count = scaled(40, 2_000)
     ways: Counter[str] = Counter()
     violated: list[SeedResult] = []
-    for result in run_seeds(range(count)):
+    for result in run_seeds(sorted({*range(count), *KEPT})):
         if result.summary is None:
             violated.append(result)
         else:
@@ -89,6 +99,7 @@ def test_the_command_tells_what_was_violated(monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 1
     assert "3.2 create /controller\nseed 6: S4 violated at 3.250 s: brokers 1 and 2 both lead\n" in result.stdout
     assert "1 of 2 seeds" in result.stdout
+    assert "simulated hours" in result.stdout
 
 
 def test_the_command_stops_at_the_first_violation_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:

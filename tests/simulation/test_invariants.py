@@ -138,16 +138,16 @@ PLANTED: dict[str, tuple[Callable[[], Problem], Callable[[], Problem]]] = {
         lambda: healed.one_controller([2], 1),
     ),
     "E1: a leader that a broker was not sent": (
-        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}),
-        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(isr=(1,))}, {}, {1, 2}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED._replace(leader_epoch=2)}, {}, {1, 2}),
     ),
     "E1: a partition that a broker was not sent": (
-        lambda: invariants.knows_decisions(1, {}, {T0: LED}, {}),
-        lambda: invariants.knows_decisions(1, {T0: LED}, {}, {}),
+        lambda: invariants.knows_decisions(1, {}, {T0: LED}, {}, {1, 2}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {}, {}, {1, 2}),
     ),
     "E1: a former leader that still leads": (
-        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 3}),
-        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 2}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 3}, {1, 2}),
+        lambda: invariants.knows_decisions(1, {T0: LED}, {T0: LED}, {T0: 2}, {1, 2}),
     ),
     "E1: a broker that is not registered": (
         lambda: healed.every_broker_is_registered([1, 2], WHOLE),
@@ -386,10 +386,19 @@ def test_requests_of_who_holds_no_office() -> None:
     assert controller_epoch_of(frame) == 5
     assert controller_epoch_of(request_head(RequestHeader(ApiKey.API_VERSIONS, 0, 1, None), 0)) is None
     tree = Tree()
-    tree.checker.on_sent("broker-1", frame, 5)
+    tree.checker.on_sent("broker-1", frame, 5, 0.0)
     tree.checker.raise_violation()
-    tree.checker.on_sent("broker-1", frame, None)
+    tree.checker.on_sent("broker-1", frame, None, 0.0)
     tree.finds("S15")
+
+
+def test_requests_while_zookeeper_is_silent() -> None:
+    frame = request_head(RequestHeader(ApiKey.STOP_REPLICA, 2, 1, "12"), 20) + bytes(7) + b"\5" + bytes(12)
+    tree = Tree()
+    tree.checker.on_sent("broker-1", frame, 5, invariants.LEASE_SECONDS)
+    tree.checker.raise_violation()
+    tree.checker.on_sent("broker-1", frame, 5, invariants.LEASE_SECONDS + 0.001)
+    tree.finds("lease")
 
 
 def test_what_a_resigned_controller_counts() -> None:
@@ -401,9 +410,9 @@ def test_what_a_resigned_controller_counts() -> None:
 
 def test_what_a_broker_has_not_heard_though_nothing_waits() -> None:
     checker = Tree().checker
-    checker.on_rest(2, {T0: LED}, CACHE, {})
+    checker.on_rest(2, {T0: LED}, CACHE, {}, {1, 2})
     with pytest.raises(Violation, match="E1"):
-        checker.on_rest(2, {T0: LED._replace(leader_epoch=4)}, CACHE, {})
+        checker.on_rest(2, {T0: LED._replace(leader_epoch=4)}, CACHE, {}, {1, 2})
 
 
 def test_a_controller_that_failed() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_compatibility_table_is_fresh() -> None:
-    generator = runpy.run_path(str(ROOT / "scripts" / "compatibility.py"))
-    assert (ROOT / "docs" / "compatibility.md").read_text() == generator["page"](), "run scripts/compatibility.py"
+@pytest.mark.parametrize("name", ["commands", "compatibility", "configuration", "metrics"])
+def test_the_page_is_fresh(name: str) -> None:
+    generator = runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))
+    assert (ROOT / "docs" / f"{name}.md").read_text() == generator["page"](), f"run scripts/{name}.py"

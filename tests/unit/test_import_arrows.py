@@ -26,13 +26,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "zookeeper": {"model", "telemetry"},
     "controller": {"model", "wire", "net", "zookeeper", "telemetry"},
     "broker": {"model", "wire", "net", "log", "zookeeper", "telemetry", "security", "admin"},
+    "client": {"model", "wire", "net"},
     "server": FOUNDATION,
     "admin": {"model", "zookeeper.znodes"},
-    "cli": {"model", "wire", "net", "admin"},
-    "pipelines": {"model", "admin"},
+    "cli": {"model", "wire", "net", "client", "admin"},
+    "dashboard": {"model", "wire", "net", "client", "admin", "zookeeper", "telemetry"},
+    "pipelines": {"model", "wire", "client", "admin"},
 }
 LAZILY: dict[str, set[str]] = {
-    "cli": {"server", "zookeeper", "telemetry", "pipelines", "simulation", "bench"},
+    "cli": {"server", "zookeeper", "telemetry", "pipelines", "dashboard", "simulation", "bench"},
 }
 """What a command may import inside a function: `up` and `broker` start servers, the others stay light clients."""
 
@@ -59,6 +61,21 @@ ROOMS: dict[str, set[str]] = {
 
 PURE = (
     "admin",
+    "broker/coordinators/groups/events.py",
+    "broker/coordinators/groups/expiry.py",
+    "broker/coordinators/groups/group.py",
+    "broker/coordinators/groups/join.py",
+    "broker/coordinators/groups/members.py",
+    "broker/coordinators/groups/offsets.py",
+    "broker/coordinators/groups/rebalance.py",
+    "broker/coordinators/groups/records.py",
+    "broker/coordinators/groups/replay.py",
+    "broker/coordinators/groups/subscription.py",
+    "broker/coordinators/ownership.py",
+    "broker/coordinators/transactions/decisions.py",
+    "broker/coordinators/transactions/markers.py",
+    "broker/coordinators/transactions/records.py",
+    "broker/coordinators/transactions/transaction.py",
     "broker/isr.py",
     "broker/truncation.py",
     "controller/context",
@@ -66,6 +83,10 @@ PURE = (
     "controller/election/succession.py",
     "controller/execution/request_batch.py",
     "controller/liveness/suspicion.py",
+    "dashboard/changes.py",
+    "dashboard/health.py",
+    "dashboard/pictures.py",
+    "dashboard/snapshot.py",
     "log/compaction/cleanable.py",
     "log/compaction/offset_map.py",
     "log/compaction/record_filter.py",
@@ -73,7 +94,16 @@ PURE = (
     "log/segments/retention.py",
     "log/segments/rolling.py",
     "log/validation.py",
+    "pipelines/anchors.py",
     "pipelines/audit.py",
+    "pipelines/incidents/analysis",
+    "pipelines/incidents/klamm_events.py",
+    "pipelines/incidents/parser.py",
+    "pipelines/incidents/record.py",
+    "pipelines/incidents/rules.py",
+    "pipelines/incidents/stories.py",
+    "pipelines/lake_state.py",
+    "pipelines/maintenance.py",
     "pipelines/offset_kinds.py",
     "wire",
     "zookeeper/jute.py",
@@ -118,7 +148,8 @@ def imports_of(module: Path) -> list[tuple[str, bool]]:
             top_level.update(id(inner) for inner in node.body)
     found = []
     for node in ast.walk(tree):
-        names = (name.removeprefix("klamm.") for name in imported(node) if name.startswith("klamm."))
+        own = (name for name in imported(node) if name.startswith("klamm.") and name != "klamm.__version__")
+        names = (name.removeprefix("klamm.") for name in own)
         found += [(as_module(name), id(node) in top_level) for name in names]
     return found
 

@@ -86,3 +86,10 @@ async def test_an_address_that_is_taken(connect: Connect) -> None:
     assert await second.exists("/brokers/ids/2") is None
     await registration(second, broker(2, 9093)).first()
     assert await second.exists("/brokers/ids/2") is not None
+
+
+async def test_an_address_that_no_resolver_takes(connect: Connect) -> None:
+    """Controllers would set such a registration aside."""
+    me = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "broker-7..svc", 9092),))
+    with pytest.raises(ConfigError, match=r"advertised\.listeners: .*broker-7\.\.svc"):
+        await registration(await connect(), me).first()

@@ -1,0 +1,164 @@
+"""The pytest plugin and `running_cluster` as other projects use them: scopes, errors, reports, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from klamm.model.ids import TopicPartition
+from klamm.testing import AsyncKlammCluster, ClusterError, KlammCluster, running_cluster
+from klamm.testing.waiting import wait_until
+
+from .local_up import is_running, processes
+
+SUITE = """
+import os
+import pytest
+
+def test_one(klamm_session_cluster):
+    klamm_session_cluster.create_topic("shared")
+    assert klamm_session_cluster.leader_of("shared") in klamm_session_cluster.alive
+
+def test_two(klamm_session_cluster):
+    assert klamm_session_cluster.isr_of("shared") == [1, 2, 3]
+
+@pytest.mark.klamm(brokers=1, properties={"num.partitions": 3, "auto.create.topics.enable": True})
+def test_fails(klamm_cluster):
+    assert klamm_cluster.alive == [1]
+    assert klamm_cluster.broker_ids == ["a failure"]
+"""
+
+HANGING = """
+import time
+
+def test_hangs(klamm_cluster):
+    klamm_cluster.create_topic("orders")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def pytest_command(file: Path, *options: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-W",
+        "error",
+        *options,
+        str(file),
+    ]
+
+
+def test_scopes_markers_and_the_report_of_a_failure(tmp_path: Path) -> None:
+    file = tmp_path / "test_suite.py"
+    file.write_text(SUITE)
+    command = pytest_command(file, "--rootdir", str(tmp_path), f"--basetemp={tmp_path / 'base'}")
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert "1 failed, 2 passed" in run.stdout, run.stdout + run.stderr
+    assert "warning" not in run.stdout
+    assert "log of klamm broker 1 (running)" in run.stdout
+    assert "broker 1 ready: " in run.stdout
+
+
+def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    file = tmp_path / "test_hanging.py"
+    file.write_text(HANGING)
+    output = tmp_path / "out.txt"
+    with output.open("wb") as stream:
+        run = subprocess.Popen(
+            pytest_command(file, "-s", "--rootdir", str(tmp_path), f"--basetemp={tmp_path / 'base'}"),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+    wait_until(output.read_text, lambda: "ready" in output.read_text() or run.poll() is not None)
+    children = processes(f"\nPPid:\t{run.pid}\n")
+    assert len(children) == 4, output.read_text()
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    wait_until("the end of its brokers", lambda: not any(map(is_running, children)), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda cluster: cluster.kill(9), "there is no broker 9: the brokers are 1, 2, 3"),
+        (lambda cluster: cluster.start(1), "broker 1 is already running"),
+        (lambda cluster: cluster.leader_of("nope"), "topic nope does not exist"),
+        (lambda cluster: cluster.isr_of("errors", 7), "topic errors has no partition 7: its partitions are 0 to 0"),
+        (lambda cluster: cluster.partition(1, 2), "this cluster has no relays: start it with network=True"),
+        (lambda cluster: cluster.create_topic("errors"), "topic errors was not created: .*already exists"),
+    ],
+)
+def test_errors_are_one_sentence(
+    klamm_module_cluster: KlammCluster, act: Callable[[KlammCluster], None], said: str
+) -> None:
+    if not klamm_module_cluster.partitions("errors"):
+        klamm_module_cluster.create_topic("errors")
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=f"^{said}"):
+        act(klamm_module_cluster)
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_killed_broker_is_back_before_its_session_would_end(klamm_module_cluster: KlammCluster) -> None:
+    cluster = klamm_module_cluster
+    cluster.create_topic("restarted", partitions=3)
+    leader = cluster.leader_of("restarted")
+    cluster.kill(leader)
+    assert cluster.leader_of("restarted") != leader
+    began = time.monotonic()
+    cluster.start(leader)
+    cluster.wait_until_healthy()
+    assert time.monotonic() - began < 4.0, "a session lasts 6 s, and brokers learn of an ISR after up to 5 s"
+    assert cluster.isr_of("restarted") == [1, 2, 3]
+
+
+def test_an_expired_controller_is_replaced(klamm_module_cluster: KlammCluster) -> None:
+    cluster = klamm_module_cluster
+    terms = [event for event in cluster.events if event.get("event") == "controller-elected"]
+    cluster.expire_session(cluster.controller)
+
+    def elected() -> bool:
+        return len([event for event in cluster.events if event.get("event") == "controller-elected"]) > len(terms)
+
+    wait_until("a new term", elected)
+    resigned = [event for event in cluster.events if event.get("event") == "controller-resigned"]
+    assert resigned[-1]["cause"] == "ZooKeeper session expired"
+    cluster.wait_until_healthy()
+
+
+async def test_the_same_cluster_for_asyncio() -> None:
+    async with running_cluster(brokers=2) as cluster:
+        assert isinstance(cluster, AsyncKlammCluster)
+        await cluster.create_topic("orders", min_insync_replicas=1)
+        leader = await cluster.leader_of(TopicPartition("orders", 0))
+        await cluster.stop(leader)
+        assert await cluster.leader_of("orders") != leader
+        await cluster.start(leader)
+        await cluster.wait_until_healthy()
+        assert await cluster.controller() in cluster.alive
+        directory = cluster.directory(1).parent.parent
+        assert directory.exists()
+    assert not directory.exists()
+
+
+def test_the_import_is_cheap() -> None:
+    command = [sys.executable, "-X", "importtime", "-c", "import klamm.testing"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    match = re.search(r"\|\s+(\d+) \| klamm.testing$", lines[-1])
+    assert match is not None and int(match[1]) < 300_000, lines[-1]
+    assert not any("kafka" in line or "asyncio" in line for line in lines)

@@ -1,0 +1,173 @@
+"""The second day: an operator works on one data directory. After each step there is a line that says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+from klamm.testing.waiting import wait_until
+from klamm.zookeeper.server.child import release_port, reserve_port
+
+from .local_up import is_running, running_up
+
+UP = ("--zookeeper", "memory", "--brokers", "1", "--port", "0")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "klamm", *arguments]
+
+
+def klamm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def last_line(ended: subprocess.CompletedProcess[str]) -> str:
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    return ended.stderr.splitlines()[-1].removeprefix("klamm: ")
+
+
+@contextmanager
+def server(log: Path, *arguments: str, ready: str = " ready: ") -> Iterator[subprocess.Popen[bytes]]:
+    """A server in the foreground of another terminal."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command(*arguments), stdout=stream, stderr=subprocess.STDOUT)
+    try:
+        wait_until(log.read_text, lambda: ready in log.read_text() or process.poll() is not None)
+        assert ready in log.read_text(), log.read_text()
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def records(bootstrap: str) -> int:
+    read = klamm(
+        "consume",
+        "orders",
+        "--from-beginning",
+        "--timeout-ms",
+        "3000",
+        "--max-messages",
+        "10",
+        "--bootstrap-server",
+        bootstrap,
+    )
+    return read.stdout.count("\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("second-day") / "data"
+
+
+def test_1_to_7_with_klamm_up(data: Path, tmp_path: Path) -> None:
+    # 1. The first start, a topic, ten records.
+    with running_up(tmp_path / "1.txt", "--data", str(data), *UP) as up:
+        at = ("--bootstrap-server", up.value("bootstrap"))
+        created = klamm("topics", "create", "orders", *at)
+        assert created.stdout == "created topic orders with 1 partition, 1 replica each\n", created.stderr
+        numbers = "".join(f"{number}\n" for number in range(10))
+        assert klamm("produce", "orders", *at, stdin=numbers).stderr == "sent 10 records to orders\n"
+        # 2. A second one on the same data.
+        assert "a cluster already runs on this data, in process " in last_line(klamm("up", "--data", str(data)))
+        # 3. The broker is killed.
+        os.kill(up.child("broker-1/"), signal.SIGKILL)
+        up.wait_for("broker 1 was killed by SIGKILL; it starts again in 1 s")
+        up.wait_for("broker 1 is back after ")
+        # 4. It is killed again, and once more while it recovers its logs.
+        former = up.child("broker-1/")
+        os.kill(former, signal.SIGKILL)
+        again = wait_until(
+            "the next process", lambda: [p for p, c in up.children().items() if "broker-1/" in c and p != former]
+        )
+        os.kill(again[0], signal.SIGKILL)
+        up.wait_for("broker 1 did not start: broker 1 ended with code -9")
+        wait_until("two starts", lambda: up.text.count("broker 1 is back after ") == 2)
+        # 5. ZooKeeper is killed.
+        os.kill(up.child("klamm zookeeper"), signal.SIGKILL)
+        up.wait_for("ZooKeeper is back after ")
+        wait_until("the records", lambda: records(up.value("bootstrap")) == 10)
+        # 6. Everything is killed at once; the next start is as if nothing had happened.
+        children = up.children()
+        up.process.kill()
+        wait_until("the end of all children", lambda: not any(map(is_running, children)))
+    with running_up(tmp_path / "2.txt", "--data", str(data)) as up:
+        assert "which an earlier process of this broker left behind" in (data / "broker-1" / "broker.log").read_text()
+        assert records(up.value("bootstrap")) == 10
+        # 7. A clean stop.
+        up.stop()
+        assert up.text.endswith("stopping ... (Ctrl-C again hurries)\nstopped\n")
+
+
+def test_8_to_15_with_a_broker_of_ones_own(data: Path, tmp_path: Path) -> None:
+    properties = str(data / "broker-1" / "server.properties")
+    address = Path(properties).read_text().partition("zookeeper.connect=")[2].split()[0]
+    keep = ("zookeeper", "--data", str(data / "zookeeper"), "--port", address.rpartition(":")[2])
+    # 8. ZooKeeper is not there.
+    short = ("--override", "zookeeper.connection.timeout.ms=1500")
+    waited = klamm("broker", properties, *short)
+    assert f"waiting for ZooKeeper, zookeeper.connect={address}: " in waited.stderr
+    assert last_line(waited).startswith(f"zookeeper.connect={address}: ")
+    # 9. A misspelt key, and a value that is none.
+    typo = klamm("broker", properties, "--override", "klamm.fast.failver=true")
+    assert last_line(typo) == "unknown key klamm.fast.failver: did you mean klamm.fast.failover?"
+    wrong = klamm("broker", properties, "--override", "num.partitions=many")
+    assert last_line(wrong).startswith("num.partitions='many' is not valid: it must be an integer from 1")
+    with server(tmp_path / "zookeeper.txt", *keep):
+        # 10. Another id than the data has.
+        other_id = klamm("broker", properties, "--override", "broker.id=7")
+        assert "belongs to broker 1, but broker.id is 7" in last_line(other_id)
+        # 11. Another cluster.
+        with server(tmp_path / "other.txt", "zookeeper", "--port", "0") as _:
+            other = (tmp_path / "other.txt").read_text().partition("ready: ")[2].split()[0]
+            strange = klamm("broker", properties, "--override", f"zookeeper.connect={other}")
+            assert "but zookeeper.connect leads to cluster " in last_line(strange)
+        # 12. A changed property takes effect at the next start.
+        with server(tmp_path / "broker.txt", "broker", properties, "--override", "num.partitions=5"):
+            client = (tmp_path / "broker.txt").read_text().partition("CLIENT://")[2].partition(",")[0]
+            assert "num.partitions=5" in (tmp_path / "broker.txt").read_text()
+            created = klamm("topics", "create", "more", "--bootstrap-server", client)
+            assert created.stdout == "created topic more with 5 partitions, 1 replica each\n", created.stderr
+            # 13. A second broker on the same directory.
+            twice = klamm("broker", properties)
+            assert "is in use by another process, which holds its .lock" in last_line(twice)
+        # 14. Another broker registered the id in the meantime.
+        stranger = KazooClient(address)
+        stranger.start()
+        endpoint = b'{"version":4,"host":"h","port":1,"jmx_port":-1,"timestamp":"1","endpoints":["INTERNAL://h:1"],"listener_security_protocol_map":{"INTERNAL":"PLAINTEXT"}}'
+        stranger.create("/brokers/ids/1", endpoint, ephemeral=True)
+        try:
+            assert "broker.id=1 is registered by another broker at INTERNAL://h:1" in last_line(
+                klamm("broker", properties)
+            )
+        finally:
+            stranger.stop()
+            stranger.close()
+    # 15. The disk of ZooKeeper is full.
+    port = reserve_port()
+    limited = f"ulimit -f 8; exec {sys.executable} -m klamm zookeeper --data {tmp_path}/full --port {port}"
+    with (tmp_path / "full.txt").open("wb") as stream:
+        full = subprocess.Popen(limited, shell=True, stdout=stream, stderr=subprocess.STDOUT)
+    wait_until("ZooKeeper", lambda: "ready" in (tmp_path / "full.txt").read_text())
+    filler = KazooClient(f"127.0.0.1:{port}", connection_retry={"max_tries": 0}, command_retry={"max_tries": 0})
+    filler.start()
+    try:
+        with pytest.raises(KazooException):
+            for number in range(20):
+                filler.create(f"/filler-{number}", b"x" * 1000)
+        assert full.wait(30) == 1
+        assert "cannot write the journal: File too large" in (tmp_path / "full.txt").read_text()
+    finally:
+        filler.stop()
+        filler.close()
+        release_port(port)

@@ -1,0 +1,51 @@
+"""The widest request of any API, made from its table: one list of it repeats an entry until the frame is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.messages import encode_request, request_class
+from klamm.wire.schema import Field
+
+Value = Callable[[Field, int], Any]
+"""What a field of the n-th entry holds; None for the protocol's default."""
+
+
+def lists_of(cls: Any, version: int, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path to each list of a message: ("topics",), ("topics", "partitions"), ..."""
+    for field in cls.struct.fields(version):
+        if field.is_array:
+            yield (*path, field.name)
+        if field.struct is not None:
+            yield from lists_of(getattr(cls, field.struct.name), version, (*path, field.name))
+
+
+def entry(cls: Any, version: int, number: int, wide: tuple[str, ...], count: int, value: Value) -> Any:
+    """A struct whose lists have one element each; that at the path `wide` has `count`."""
+    values = {}
+    for field in cls.struct.fields(version):
+        is_wide = wide[:1] == (field.name,)
+        times = count if wide == (field.name,) else 1
+        if field.struct is not None:
+            nested = getattr(cls, field.struct.name)
+            inner = wide[1:] if is_wide else ()
+            made = [entry(nested, version, number + n, inner, count, value) for n in range(times)]
+            values[field.name] = made if field.is_array else made[0]
+        else:
+            given = [value(field, number + n) for n in range(times)]
+            if given[0] is not None:
+                values[field.name] = given if field.is_array else given[0]
+    return cls(**values)
+
+
+def widest(key: ApiKey, frame_bytes: int, value: Value) -> Iterator[tuple[str, int, bytes]]:
+    """For each list of the API's latest version: its name, the version, and a request of about `frame_bytes`."""
+    version = APIS[key].max_version
+    cls = request_class(key)
+    for path in lists_of(cls, version):
+        sizes = [len(encode_request(entry(cls, version, 0, path, count, value), version)) for count in (100, 200)]
+        each = max((sizes[1] - sizes[0]) // 100, 1)
+        count = frame_bytes // each
+        yield ".".join(path), version, encode_request(entry(cls, version, 0, path, count, value), version)

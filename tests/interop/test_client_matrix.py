@@ -1,0 +1,161 @@
+"""Clients of the last ten years, as they are, on three klamm brokers: each client with each scenario.
+
+The scenarios wait most of the time, for rebalances and timeouts; therefore four run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from klamm.testing.cluster import KlammCluster, running_cluster
+from klamm.testing.waiting import wait_until
+
+from .matrix import CLIENTS, PARTITIONS, Client, Seen, member
+
+AT_ONCE = 4
+PROPERTIES = {
+    "offsets.topic.num.partitions": 5,
+    "transaction.state.log.num.partitions": 5,
+    "min.insync.replicas": 2,
+}
+
+
+def admin(cluster: KlammCluster, client: Client, topic: str) -> None:
+    """Create a topic and describe it."""
+    client.run("create", cluster.bootstrap, topic)
+    for broker in cluster.broker_ids:  # as in Kafka, the answer comes when the controller's broker knows the topic
+        wait_until("the new topic", lambda: len(cluster.partitions(topic, seen_by=broker)) == PARTITIONS)  # noqa: B023
+    assert client.run("describe", cluster.bootstrap, topic).split() == ["partitions", str(PARTITIONS)]
+    assert cluster.isr_of(topic, PARTITIONS - 1) == [1, 2, 3]
+
+
+def writing(cluster: KlammCluster, client: Client, topic: str) -> None:
+    """Every compression that the client has, read by librdkafka and by the client."""
+    cluster.create_topic(topic, PARTITIONS)
+    for number, codec in enumerate(client.codecs):
+        client.run("produce", cluster.bootstrap, topic, codec, str(number * 50), "50")
+    expected = records(client, range(50 * len(client.codecs)))
+    assert contents(cluster, topic, with_headers=client.has("headers")) == expected
+    with member(client, cluster.bootstrap, topic, topic) as reader:
+        if client.has("reading"):
+            reader.wait("all records", lambda: len(reader.seen) >= len(expected))
+            assert content(reader.seen) == expected
+        else:
+            assert "Unexpected error code 35" in reader.last_words()
+
+
+def reading(cluster: KlammCluster, client: Client, topic: str) -> None:
+    """Two members share a topic; one dies; the other takes over; a later one resumes at the committed offsets."""
+    cluster.create_topic(topic, PARTITIONS)
+
+    def produce(first: int, count: int) -> None:
+        client.run("produce", cluster.bootstrap, topic, "none", str(first), str(count))
+
+    produce(0, 100)
+    with member(client, cluster.bootstrap, topic, topic) as one, member(client, cluster.bootstrap, topic, topic) as two:
+        one.wait("half of the partitions", lambda: len(one.held) == 2 and len(two.held) == 2)
+        assert one.held | two.held == set(range(PARTITIONS))
+        produce(100, 100)
+        one.wait("200 records", lambda: len({*one.seen, *two.seen}) == 200)
+        two.kill()
+        one.wait("the partitions of the dead member", lambda: len(one.held) == PARTITIONS)
+        produce(200, 100)
+        one.wait("300 records", lambda: len({*one.seen, *two.seen}) == 300)
+        one.stop()
+    assert content([*{*one.seen, *two.seen}]) == records(client, range(300))
+    produce(300, 20)
+    with member(client, cluster.bootstrap, topic, topic) as later:
+        later.wait("20 records", lambda: len(later.seen) >= 20)
+        later.stop()
+    assert content(later.seen) == records(client, range(300, 320))
+
+
+def transactions(cluster: KlammCluster, client: Client, topic: str) -> None:
+    """One is aborted and one committed; the client's consumer sees only the second."""
+    cluster.create_topic(topic, PARTITIONS)
+    client.run("transact", cluster.bootstrap, topic, topic)
+    expected = records(client, range(10, 20))
+    with member(client, cluster.bootstrap, topic, topic, "read_committed") as reader:
+        reader.wait("ten records", lambda: len(reader.seen) >= 10)
+        reader.stop()
+    assert content(reader.seen) == expected
+    assert contents(cluster, topic, isolation="read_committed") == expected
+    assert contents(cluster, topic) == records(client, range(20))
+
+
+SCENARIOS: dict[str, Callable[[KlammCluster, Client, str], None]] = {
+    "admin": admin,
+    "writing": writing,
+    "reading": reading,
+    "transactions": transactions,
+}
+PAIRS = [
+    pytest.param(scenario, client, id=f"{scenario}-{client.name}")
+    for scenario in SCENARIOS
+    for client in CLIENTS
+    if client.has(scenario)
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
+    with running_cluster(tmp_path_factory.mktemp("matrix"), properties=PROPERTIES) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, cluster: KlammCluster) -> Iterator[dict[tuple[str, str], Future[None]]]:
+    """What was selected of this module, running."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = {}
+        for item in request.session.items:
+            if isinstance(item, pytest.Function) and item.module is request.module:
+                scenario, client = item.callspec.params["scenario"], item.callspec.params["client"]
+                topic = f"{scenario}-{client.name}".replace(" ", "-")
+                started[scenario, client.name] = pool.submit(SCENARIOS[scenario], cluster, client, topic)
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize(("scenario", "client"), PAIRS)
+def test_matrix(scenario: str, client: Client, outcomes: dict[tuple[str, str], Future[None]]) -> None:
+    outcomes[scenario, client.name].result()
+
+
+def records(client: Client, numbers: range) -> list[tuple[str, str, str]]:
+    return sorted((f"k{i}", f"v{i}", f"h{i}" if client.has("headers") else "-") for i in numbers)
+
+
+def content(seen: list[Seen]) -> list[tuple[str, str, str]]:
+    return sorted(record[2:] for record in seen)
+
+
+def contents(
+    cluster: KlammCluster, topic: str, *, isolation: str = "read_uncommitted", with_headers: bool = True
+) -> list[tuple[str, str, str]]:
+    """The records as librdkafka sees them, which checks their checksums."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+    found = []
+    try:
+        for partition in range(PARTITIONS):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while (message := consumer.poll(30)) is not None and not message.error():
+                header = dict(message.headers())["n"].decode() if with_headers else "-"
+                found.append((message.key().decode(), message.value().decode(), header))
+            assert message is not None, f"no end of {topic}-{partition}"
+    finally:
+        consumer.close()
+    return sorted(found)

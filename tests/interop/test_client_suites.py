@@ -1,0 +1,125 @@
+"""The integration tests of the clients themselves, as their makers wrote them, against klamm.
+
+Every test that did not run, or that may fail, is listed here with the reason; any other failure or skip fails.
+`make soak` uses the full counts, and runs kafka-python's tests on Apache Kafka 2.5.1 too, which shows that the
+exceptions are not klamm's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import clients
+import pytest
+
+from klamm.server.broker_process import BrokerProcess, KlammBroker
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
+from klamm.testing.cluster import running_cluster
+from klamm.zookeeper.server.child import dying_with_us
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+
+FULL: Final = os.environ.get("KLAMM_SCALE") == "full"
+APACHE_KAFKA: Final = "2.5.1"
+
+SKIPPED_BY_FRANZ_GO: Final = {
+    r"848": "the rebalance protocol of Kafka 4 (KIP-848)",
+    r"Share": "share groups of Kafka 4 (KIP-932)",
+    r"SCRAM": "needs a listener with SASL",
+    r"TestIssueProduceBrokerTooOldFailsRecords": "needs a broker older than 0.11",
+}
+SLOW_OF_FRANZ_GO: Final = ("TestClient_Produce$", "TestIssue337$", "TestIssue434$")
+"""They take 45 seconds, most of it waiting: only in `make soak`."""
+NEEDED_OF_FRANZ_GO: Final = (
+    "TestGroupETL/range",
+    "TestGroupETL/cooperative-sticky",
+    "TestGroupETL/cooperative-sticky/static",
+    "TestTxnEtl/range",
+    "TestTxnEtl/cooperative-sticky",
+    "TestTxnEtl/cooperative-sticky/static",
+)
+DESELECTED_OF_KAFKA_PYTHON: Final = {
+    "test_create_describe_delete_acls": "needs an authorizer on the broker",
+    "test_describe_configs_broker_resource_returns_configs": "expects that listeners can be changed at run time; klamm "
+    "refuses that, and calls them read-only",
+    "test_sasl_integration": "starts brokers of its own, with SASL",
+    "test_ssl_integration": "starts brokers of its own, with TLS",
+}
+PASSED_OF_KAFKA_PYTHON: Final = {"2.2.15": 36, "3.0.12": 48}
+"""At least; the others do not apply to this version of the broker."""
+SETTINGS_OF_KAFKA_PYTHON: Final = {"num.partitions": 4, "group.min.session.timeout.ms": 3000}
+"""As in the configuration that the suite gives its own broker."""
+
+
+def run(command: list[str], seconds: int, cwd: Path, **environment: str) -> str:
+    ran = subprocess.run(
+        dying_with_us(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        cwd=cwd,
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")} | environment,
+    )
+    return ran.stdout
+
+
+@pytest.mark.timeout(3000 if FULL else 300)
+def test_franz_go(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    """Chains of groups and of transactions, with their checks for losses and duplicates, and what else there is."""
+    records = str(scaled(5_000, 500_000))
+    with running_cluster(tmp_path) as cluster:
+        command = [str(clients.go() / "kgo.test"), "-test.v", "-test.timeout", f"{scaled(280, 2900)}s"]
+        if not FULL:
+            command += ["-test.skip", "|".join(SLOW_OF_FRANZ_GO)]
+        settings = {"KGO_SEEDS": cluster.bootstrap, "KGO_TEST_RECORDS": records, "KGO_LOG_LEVEL": "none"}
+        output = run(command, scaled(290, 2950), clients.franz_go_sources(), **settings)
+    found = {name: outcome for outcome, name in re.findall(r"^\s*--- (\w+): (\S+) ", output, re.MULTILINE)}
+    assert [name for name, outcome in found.items() if outcome == "FAIL"] == [], output[-8000:]
+    assert [name for name in NEEDED_OF_FRANZ_GO if found.get(name) != "PASS"] == [], output[-8000:]
+    skipped = [name for name, outcome in found.items() if outcome == "SKIP"]
+    assert [name for name in skipped if not any(re.search(part, name) for part in SKIPPED_BY_FRANZ_GO)] == []
+
+
+@pytest.fixture(params=["klamm", "apache-kafka"] if FULL else ["klamm"])
+async def one_broker(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: EmbeddedZooKeeper
+) -> AsyncIterator[BrokerProcess]:
+    """The suite counts on one broker with the id 0."""
+    where = (0, zookeeper.connect_string, tmp_path / "broker")
+    settings = SETTINGS_OF_KAFKA_PYTHON | {"group.initial.rebalance.delay.ms": 0, "offsets.topic.replication.factor": 1}
+    settings |= {"transaction.state.log.replication.factor": 1, "transaction.state.log.min.isr": 1}
+    broker: BrokerProcess = (
+        KlammBroker(*where, properties=settings)
+        if request.param == "klamm"
+        else ApacheKafkaBroker(APACHE_KAFKA, *where, properties=settings)
+    )
+    async with MixedCluster([broker]).running():
+        yield broker
+
+
+@pytest.mark.parametrize("version", clients.SUITES_OF_KAFKA_PYTHON if FULL else clients.SUITES_OF_KAFKA_PYTHON[-1:])
+def test_kafka_python(one_broker: BrokerProcess, tmp_path: Path, version: str) -> None:
+    report = tmp_path / "report.xml"
+    python = str(clients.python(f"kafka-python-{version}"))
+    deselected = " and ".join(f"not {name}" for name in DESELECTED_OF_KAFKA_PYTHON)
+    command = [python, "-m", "pytest", "test/integration", "-q", "-p", "no:cacheprovider", "--tb=short"]
+    options = ["-k", deselected, "--junitxml", str(report), "-o", "log_level=ERROR"]
+    settings = {
+        "KAFKA_URI": f"kafka://{one_broker.address}",
+        "KAFKA_VERSION": "2.6.0" if isinstance(one_broker, KlammBroker) else APACHE_KAFKA,
+        "KAFKA_ROOT": str(tmp_path),
+    }
+    output = run(command + options, 280, clients.kafka_python_sources(version), **settings)
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    found = {case.get("name", ""): [child.tag for child in case] for case in cases}
+    passed = [name for name, tags in found.items() if not tags or set(tags) <= {"system-out", "system-err"}]
+    failed = [name for name, tags in found.items() if {"failure", "error"} & set(tags)]
+    assert failed == [], output[-8000:]
+    assert len(passed) >= PASSED_OF_KAFKA_PYTHON[version], output[-8000:]
