@@ -1,84 +1,25 @@
-"""An operator's requests about the controller: which brokers are preferred, and which one takes over now. They are
-written to ZooKeeper, where every klamm broker watches them.
-
-A move is an ephemeral znode (`znodes.controller_move`). The broker that it names takes over in one transaction, whether
-the current controller is klamm or Apache Kafka. The command waits for that; in any case the znode disappears with the
-command's session.
-"""
+"""An operator's requests about the controller, each in a ZooKeeper session of its own, for the command line."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from klamm.model.errors import KlammError, NodeExists, NoNode
-from klamm.model.ids import BrokerId
-from klamm.model.ports import CreateMode
-from klamm.server.inspection import holder, live_brokers, preferred_brokers, zookeeper
-from klamm.zookeeper.znodes import candidates, controller_move
-
-POLL_SECONDS = 0.05
-
-
-class RequestRefused(KlammError):
-    """The request cannot be fulfilled; the message says why."""
+from klamm.server.inspection import zookeeper
+from klamm.zookeeper import controller_requests
 
 
 async def add_candidate(connect: str, broker: int) -> bool:
     """Return False if the broker is already a candidate."""
     async with zookeeper(connect) as zk:
-        await zk.ensure_path(candidates.PARENT)
-        try:
-            await zk.create(candidates.path(BrokerId(broker)))
-        except NodeExists:
-            return False
-        return True
+        return await controller_requests.add_candidate(zk, broker)
 
 
 async def remove_candidate(connect: str, broker: int) -> None:
     async with zookeeper(connect) as zk:
-        try:
-            await zk.delete(candidates.path(BrokerId(broker)))
-        except NoNode:
-            raise RequestRefused(f"broker {broker} is not a candidate") from None
+        await controller_requests.remove_candidate(zk, broker)
 
 
 async def move_controller(connect: str, broker: int | None, timeout_s: float) -> dict[str, Any]:
     """Move the controller to this broker, or to the first live candidate if `broker` is None."""
     async with zookeeper(connect) as zk:
-        live, preferred, former = await live_brokers(zk), await preferred_brokers(zk), await holder(zk)
-        alive = [candidate for candidate in preferred if candidate in live]
-        target = _target(broker, former, live, alive)
-        if former != target:
-            await zk.ensure_path(controller_move.PARENT)
-            try:
-                await zk.create(controller_move.PATH, controller_move.encode(target), CreateMode.EPHEMERAL)
-            except NodeExists:
-                raise RequestRefused("another move is in progress") from None
-            try:
-                async with asyncio.timeout(timeout_s):
-                    while await holder(zk) != target:
-                        await asyncio.sleep(POLL_SECONDS)
-            except TimeoutError:
-                raise RequestRefused(
-                    f"broker {target} did not take over within {timeout_s:g} s; only a klamm broker can"
-                ) from None
-        return {"from": former, "to": target, "moved": former != target}
-
-
-def _target(broker: int | None, former: BrokerId | None, live: list[BrokerId], alive: list[BrokerId]) -> BrokerId:
-    if broker is None:
-        others = [candidate for candidate in alive if candidate != former]
-        if not others and former in alive:
-            return former
-        if not others:
-            raise RequestRefused("no candidate is alive: name a broker")
-        return others[0]
-    target = BrokerId(broker)
-    if target not in live:
-        raise RequestRefused(f"broker {target} is not registered; the live brokers are {live}")
-    if alive and target not in alive:
-        raise RequestRefused(
-            f"broker {target} is not a candidate, and candidates {alive} would take over again: add it first"
-        )
-    return target
+        return await controller_requests.move_controller(zk, broker, timeout_s)

@@ -1,4 +1,7 @@
-"""The HTTP listener of a broker process: `/metrics` for Prometheus. Off unless `klamm.http.listener` is set.
+"""The HTTP listener of a broker process: `/metrics` for Prometheus, `/healthz` and `/readyz` for supervisors.
+
+It is off unless `klamm.http.listener` is set. `/healthz` answers 200 while the event loop runs. `/readyz` answers 200
+while the broker serves clients and has a ZooKeeper session, otherwise 503 with the reason.
 
 Starlette runs on uvicorn in the broker's own event loop, without uvicorn's signal handlers, because `runtime` handles
 signals. These packages and Prometheus' client take a quarter of a second to import. A thread imports them when the
@@ -9,19 +12,16 @@ address in use makes the start fail with a clear message.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.model.errors import ConfigError
+from klamm.net.listening_socket import listening_socket
 from klamm.telemetry.metrics import MetricsRegistry
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-BACKLOG: Final = 64
 CONNECTIONS_MAX: Final = 64
 """More connections get 503, because scrapers must not use up the descriptors that the log needs."""
 GRACE_SECONDS: Final = 1
@@ -29,10 +29,12 @@ GRACE_SECONDS: Final = 1
 
 
 class HttpListener:
-    def __init__(self, host: str, port: int, metrics: MetricsRegistry) -> None:
+    def __init__(self, host: str, port: int, metrics: MetricsRegistry, not_ready: Callable[[], str]) -> None:
+        """`not_ready` says why the broker is not ready; empty if it is."""
         self._metrics = metrics
+        self._not_ready = not_ready
         metrics.read("klamm", "Process", "TaskCount", lambda: len(asyncio.all_tasks()))
-        self._socket = _bind(host, port)
+        self._socket = listening_socket(host, port, "klamm.http.listener")
         self.url = f"http://{host or '127.0.0.1'}:{self._socket.getsockname()[1]}"
 
     def close(self) -> None:
@@ -51,7 +53,7 @@ class HttpListener:
             await serving
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        server = await asyncio.to_thread(_server, self._metrics)
+        server = await asyncio.to_thread(_server, self._metrics, self._not_ready)
         if stop.is_set():
             return
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="http-server")
@@ -60,21 +62,7 @@ class HttpListener:
         await serving
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"klamm.http.listener: cannot listen on {host}:{port}: {reason}") from None
-    return listening
-
-
-def _server(metrics: MetricsRegistry) -> Any:
+def _server(metrics: MetricsRegistry, not_ready: Callable[[], str]) -> Any:
     """A uvicorn server that leaves signals and logging alone. Runs in a thread, because it does the slow imports."""
     import uvicorn
     from prometheus_client import CollectorRegistry, ProcessCollector
@@ -93,12 +81,21 @@ def _server(metrics: MetricsRegistry) -> Any:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
+    async def healthy(_request: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def ready(_request: Request) -> Response:
+        reason = not_ready()
+        return Response(f"{reason or 'ok'}\n", 503 if reason else 200, media_type="text/plain")
+
+    routes = {"/metrics": scraped, "/healthz": healthy, "/readyz": ready}
+
     class Embedded(uvicorn.Server):
         def capture_signals(self) -> Any:
             return nullcontext()
 
     config = uvicorn.Config(
-        Starlette(routes=[Route("/metrics", scraped, methods=["GET"])]),
+        Starlette(routes=[Route(path, answer, methods=["GET"]) for path, answer in routes.items()]),
         log_config=None,
         log_level="warning",
         access_log=False,

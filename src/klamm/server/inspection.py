@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from klamm.model.errors import ZNodeError
+from klamm.model.errors import ConfigError, ZNodeError
 from klamm.model.ids import BrokerId
 from klamm.model.partition import Assignment
 from klamm.server.runtime import real_ports
 from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.client.address import ConnectString
+from klamm.zookeeper.controller_requests import holder, live_brokers, preferred_brokers
 from klamm.zookeeper.retries import children_or_none
-from klamm.zookeeper.znodes import broker_id, candidates, controller, controller_epoch, delete_topics, quarantine
+from klamm.zookeeper.znodes import candidates, controller, controller_epoch, delete_topics, quarantine
 from klamm.zookeeper.znodes import topic as topic_znode
 from klamm.zookeeper.znodes.quarantine import Quarantined
 
@@ -39,27 +42,25 @@ class Marked(NamedTuple):
 
 @asynccontextmanager
 async def zookeeper(connect: str) -> AsyncIterator[ZooKeeperClient]:
+    """A name that does not resolve is reported at once. A broker waits for it, because it may come up with DNS."""
+    await _check_names(connect)
     ports = real_ports()
     client = ZooKeeperClient(ports.network, ports.clock, ports.random, connect, SESSION_TIMEOUT_MS)
     async with client.running():
         yield client
 
 
-async def live_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
-    return candidates.ids_of(await children_or_none(zk, broker_id.PARENT) or [])
-
-
-async def preferred_brokers(zk: ZooKeeperClient) -> list[BrokerId]:
-    return candidates.ids_of(await children_or_none(zk, candidates.PARENT) or [])
-
-
-async def holder(zk: ZooKeeperClient) -> BrokerId | None:
-    """The broker named by /controller; None if it is absent or unreadable."""
-    (node,) = await zk.get_many([controller.PATH])
-    try:
-        return None if node is None else controller.decode(controller.PATH, node.data)
-    except ZNodeError:
-        return None
+async def _check_names(connect: str) -> None:
+    """Raises ConfigError if none of the hosts has an address."""
+    hosts = [server.host for server in ConnectString.parse(connect).servers]
+    failures = []
+    for host in hosts:
+        try:
+            await asyncio.get_running_loop().getaddrinfo(host, None)
+        except OSError as error:
+            failures.append(f"{host} does not resolve ({error.strerror})")
+    if len(failures) == len(hosts):
+        raise ConfigError(f"no ZooKeeper at {connect}: {', '.join(failures)}")
 
 
 async def controller_term(connect: str) -> dict[str, Any]:

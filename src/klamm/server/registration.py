@@ -3,7 +3,7 @@
 - The same id with the same endpoints belongs to an earlier process of this broker, which was killed and whose session
   is still alive. Log it and wait until ZooKeeper ends that session, for at most the session timeout and two seconds.
 - The same id with other endpoints, or one of the addresses under another id, is a configuration error, and the broker
-  does not start.
+  does not start. So is an address that no controller would accept.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class Registration:
         self._zk = zk
         self._clock = clock
         self._me = me
-        self._session_id: int | None = None
+        self.session_id: int | None = None
         """The session of the last registration."""
 
     async def first(self) -> BrokerEpoch:
         """Register at the start of the process."""
+        self._refuse_bad_addresses()
         await self._refuse_taken_addresses()
         deadline = self._clock.monotonic() + self._zk.session_timeout_ms / 1000 + WAIT_BEYOND_SESSION
         logged = False
@@ -57,8 +58,8 @@ class Registration:
     async def again(self) -> BrokerEpoch:
         """Register again after each new session. The epoch identifies this registration."""
         document = broker_id.encode(self._me, self._clock.wall_ms())
-        epoch = await registration.register(self._zk, self._me.id, document, previous_session_id=self._session_id)
-        self._session_id = self._zk.session_id
+        epoch = await registration.register(self._zk, self._me.id, document, previous_session_id=self.session_id)
+        self.session_id = self._zk.session_id
         return epoch
 
     async def _registered(self) -> Broker | None:
@@ -69,6 +70,12 @@ class Registration:
             return None
         except ZNodeError as error:
             raise ConfigError(f"broker.id={self._me.id} has an unreadable registration: {error}") from None
+
+    def _refuse_bad_addresses(self) -> None:
+        try:
+            broker_id.decode(broker_id.path(self._me.id), broker_id.encode(self._me, 0))
+        except ZNodeError as error:
+            raise ConfigError(f"advertised.listeners: {error.reason}") from None
 
     async def _refuse_taken_addresses(self) -> None:
         ours = {(endpoint.host, endpoint.port) for endpoint in self._me.endpoints}

@@ -11,15 +11,15 @@ from klamm.zookeeper.server.journal import FileJournal
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 
-def run_zookeeper(*, port: int, data: Path | None) -> None:
+def run_zookeeper(*, port: int, data: Path | None, sync: bool = True) -> None:
     runtime.log_to_stderr()
-    runtime.run(_serve(port, data))
+    runtime.run(_serve(port, data, sync))
 
 
-async def _serve(port: int, data: Path | None) -> int:
+async def _serve(port: int, data: Path | None, sync: bool) -> int:
     stop = runtime.stop_on_signals()
     ports = runtime.real_ports()
-    journal = None if data is None else FileJournal(data, sync=True)
+    journal = None if data is None else FileJournal(data, sync=sync)
     server = MemoryZooKeeper(ports.network, ports.clock, ports.random, journal=journal)
     try:
         async with server.running("127.0.0.1", port):

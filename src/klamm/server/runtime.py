@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
+import resource
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
 import uvloop
 
 from klamm.log.disk import FileDisk
@@ -18,6 +22,9 @@ from klamm.model.ports import Ports
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 
+logger = logging.getLogger(__name__)
+
+TEXT_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 GC_THRESHOLD: Final = 10_000
 """Number of new objects, minus freed ones, after which the garbage collector scans the young generation. Python's
 default of 700 suits scripts: a server creates that many for every large request and finds no garbage in them."""
@@ -27,6 +34,17 @@ def real_ports(disk_workers: int = 4) -> Ports:
     return Ports(SystemClock(), AsyncioNetwork(), FileDisk(disk_workers), random.Random())
 
 
+def raise_descriptor_limit() -> None:
+    """A broker needs a descriptor for every connection and every log in use, and the usual soft limit is 1,024. The JVM
+    raises its own in the same way."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            logger.warning("the limit of %d open files cannot be raised to %d: %s", soft, hard, error)
+
+
 def run(main: Coroutine[Any, Any, int]) -> None:
     """Run a server in this process until it ends, and exit with its code."""
     gc.set_threshold(GC_THRESHOLD)
@@ -34,21 +52,46 @@ def run(main: Coroutine[Any, Any, int]) -> None:
         sys.exit(runner.run(main))
 
 
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets. A second signal ends the process at once."""
-    stop = asyncio.Event()
+class Stop:
+    """Set by the first SIGTERM, SIGINT or SIGHUP. The second calls `hurry`, which ends the process unless replaced."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self.hurry: Callable[[], object] = lambda: os._exit(1)
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+    def on_signal(self) -> None:
+        if self._asked.is_set():
+            self.hurry()
+        self._asked.set()
+
+
+def stop_on_signals() -> Stop:
+    stop = Stop()
     loop = asyncio.get_running_loop()
-
-    def on_signal(number: int) -> None:
-        loop.remove_signal_handler(number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.on_signal)
     return stop
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", force=True
-    )
+class JsonLines(logging.Formatter):
+    """One JSON object per line, for programs that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(fields).decode()
+
+
+def log_to_stderr(level: int = logging.INFO, *, json: bool = False) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if json else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler], force=True)

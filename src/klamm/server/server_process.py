@@ -39,6 +39,7 @@ class ServerProcess(ABC):
         self.log = log
         self._child: Child | None = None
         self._log_bytes_before = 0
+        self._paused = False
 
     @abstractmethod
     def command(self) -> Sequence[str]: ...
@@ -46,6 +47,10 @@ class ServerProcess(ABC):
     @property
     def pid(self) -> int:
         return self._started().pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._child is None else self._child.returncode
 
     @property
     def alive(self) -> bool:
@@ -65,6 +70,7 @@ class ServerProcess(ABC):
         assert not self.alive, f"{self.name} is already running"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_bytes_before = self.log.stat().st_size if self.log.exists() else 0
+        self._paused = False
         self._child = start_child(self.command(), log_path=self.log, cwd=self.log.parent)
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> str:
@@ -95,15 +101,25 @@ class ServerProcess(ABC):
         """Send SIGTERM, and SIGKILL if it is still there after `grace` seconds. Return the exit code."""
         return 0 if self._child is None else await self._child.stop(grace)
 
+    async def wait_ended(self) -> int:
+        """Return the exit code when the process has ended; negative for a signal."""
+        return await self._started().wait()
+
     async def kill(self) -> int:
         return 0 if self._child is None else await self._child.kill()
 
     def pause(self) -> None:
         """SIGSTOP: alive for the kernel, silent for everyone else."""
         self.signal(signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
+        self._paused = False
+
+    @property
+    def paused(self) -> bool:
+        return self.alive and self._paused
 
     def signal(self, number: signal.Signals) -> None:
         self._started().signal(number)

@@ -50,10 +50,17 @@ log4j.appender.stderr.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
 
 
-def _java(version: str, heap_mb: int, log_config: Path, main_class: str, arguments: Sequence[str]) -> list[str]:
+def _java(
+    version: str,
+    heap_mb: int,
+    log_config: Path,
+    main_class: str,
+    arguments: Sequence[str],
+    flags: Sequence[str] = _JVM_FLAGS,
+) -> list[str]:
     return [
         "java",
-        *_JVM_FLAGS,
+        *flags,
         f"-Xmx{heap_mb}m",
         f"-Dlog4j.configuration=file:{log_config}",
         *("-cp", f"{kafka_jars(version)}/*"),
@@ -120,9 +127,17 @@ class ToolResult(NamedTuple):
 
 
 async def run_tool(
-    version: str, main_class: str, *arguments: str, stdin: str = "", timeout: float = _TOOL_TIMEOUT, check: bool = True
+    version: str,
+    main_class: str,
+    *arguments: str,
+    stdin: str = "",
+    timeout: float = _TOOL_TIMEOUT,
+    check: bool = True,
+    heap_mb: int = 128,
+    flags: Sequence[str] = _JVM_FLAGS,
 ) -> ToolResult:
-    """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) until it ends.
+    """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) until it ends. A
+    path of a Java source file works too.
 
     Some of them exit with code 0 even if they fail, so the caller must check the output. Use `check=False` for a tool
     that should fail.
@@ -131,7 +146,7 @@ async def run_tool(
         log_config = Path(directory) / "log4j.properties"
         log_config.write_text(_TOOL_LOG_CONFIG)
         process = await asyncio.create_subprocess_exec(
-            *dying_with_us(_java(version, 128, log_config, main_class, arguments)),
+            *dying_with_us(_java(version, heap_mb, log_config, main_class, arguments, flags)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,6 +1,6 @@
 """Frames for fuzzing a broker: valid requests of every API and version, and mutations of them.
 
-Seeds are built from the schemas, with values that reach deep into the handlers: topics and partitions that exist,
+Seeds are built from the tables, with values that reach deep into the handlers: topics and partitions that exist,
 record batches with a correct checksum. Mutations then change bits, lengths, counts, versions, keys or the size of the
 frame, or splice two requests. All choices come from one `random.Random`.
 """
@@ -16,6 +16,7 @@ from klamm.wire.apis import Api, ApiKey
 from klamm.wire.compression import Codec
 from klamm.wire.messages import encode_request, request_class
 from klamm.wire.records import Record, build_batch
+from klamm.wire.schema import Field
 from klamm.wire.server_connection import RequestHeader, request_head
 
 CORRELATION: Final = slice(8, 12)
@@ -61,7 +62,6 @@ def seed_bodies(api: Api, version: int, scene: Scene, rng: random.Random) -> lis
 
 
 def _body(api: Api, version: int, scene: Scene, rng: random.Random) -> bytes:
-    cls = request_class(api.key)
     is_control = api.key in (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA)
     makes_topics = api.key in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
     topic = f"{scene.ghost}-{rng.randrange(20)}" if is_control or makes_topics else scene.topic
@@ -97,15 +97,17 @@ def _body(api: Api, version: int, scene: Scene, rng: random.Random) -> bytes:
         "records": lambda: _batch(rng),
     }
 
-    def value(field: Any) -> Any:
+    def value(cls: Any, field: Field) -> Any:
         if field.name in known:
-            return known[field.name]()
-        if field.is_struct_array():
-            return [struct_value(field.array_of) for _ in range(rng.randrange(1, 3))]
-        if field.is_array():
-            is_text = field.array_of.type_str == "string"
-            return [topic] if is_text else [scene.broker, *([7] if rng.random() < 0.2 else [])]
-        match field.type_str:
+            found = known[field.name]()
+            if found is not None or field.is_nullable(version):
+                return found
+        if field.struct is not None:
+            inner = getattr(cls, field.struct.name)
+            return [message(inner) for _ in range(rng.randrange(1, 3))]
+        if field.is_array:
+            return [topic] if field.type == "string" else [scene.broker, *([7] if rng.random() < 0.2 else [])]
+        match field.type:
             case "string":
                 return topic
             case "bytes":
@@ -113,15 +115,13 @@ def _body(api: Api, version: int, scene: Scene, rng: random.Random) -> bytes:
             case "bool":
                 return rng.random() < 0.5
             case "uuid":
-                return None
+                return bytes(16)
         return rng.randrange(2)
 
-    def struct_value(struct_field: Any) -> Any:
-        fields = struct_field.untagged_fields(version)
-        return struct_field.data_class(version=version, **{field.name: value(field) for field in fields})
+    def message(cls: Any) -> Any:
+        return cls(**{field.name: value(cls, field) for field in cls.struct.fields(version)})
 
-    fields = cls._struct.untagged_fields(version)
-    return encode_request(cls(version=version, **{field.name: value(field) for field in fields}), version)
+    return encode_request(message(request_class(api.key)), version)
 
 
 def _batch(rng: random.Random) -> bytes:

@@ -19,9 +19,14 @@ from itertools import pairwise
 
 from confluent_kafka import KafkaError as ConfluentError
 from confluent_kafka import Message, Producer
-from kafka import KafkaConsumer, TopicPartition
+
+from klamm.client.blocking import blocking_client
+from klamm.client.cluster import ClusterClient
+from klamm.client.reader import EARLIEST, LATEST, Reader, offsets_at
+from klamm.model.ids import TopicPartition
 
 DELIVERY_TIMEOUT_MS = 120_000
+READ_TIMEOUT = 60.0
 
 
 @dataclass
@@ -104,18 +109,21 @@ def _send(producer: Producer, history: History, topic: str, partition: int, numb
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, int]]]:
     """(offset, number) of every record up to the current end of the log, by partition."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest")
-    found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(partitions)}
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    with blocking_client(bootstrap, timeout=READ_TIMEOUT) as client:
+        return client.run(_read_all(client.cluster, places))
+
+
+async def _read_all(cluster: ClusterClient, places: list[TopicPartition]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {place.partition: [] for place in places}
+    ends = await offsets_at(cluster, places, LATEST)
+    reader = Reader(cluster, await offsets_at(cluster, places, EARLIEST))
     try:
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        consumer.seek_to_beginning(*places)
-        while any(consumer.position(place) < ends[place] for place in places):
-            for place, records in consumer.poll(timeout_ms=500).items():
-                found[place.partition] += [(record.offset, int(record.value)) for record in records]
+        while any(reader.positions[place] < ends[place] for place in places):
+            for place, record in await reader.poll():
+                found[place.partition].append((record.offset, int(record.value or b"")))
     finally:
-        consumer.close()
+        await reader.close()
     return found
 
 

@@ -46,11 +46,16 @@ def cache_directory() -> Path:
 
 def kafka_jars(version: str) -> Path:
     """The directory with all jars of a version, fetched if necessary. Raises JarsMissing."""
-    target = cache_directory() / f"apache-kafka-{version}"
+    return fetched_jars(f"apache-kafka-{version}", _artifacts(version))
+
+
+def fetched_jars(name: str, artifacts: list[Artifact]) -> Path:
+    """A directory of the cache with these artifacts and all that they need. Raises JarsMissing."""
+    target = cache_directory() / name
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".fetching-{version}-", dir=target.parent) as work:
-            fetched = _fetch(_artifacts(version), Path(work))
+        with tempfile.TemporaryDirectory(prefix=f".fetching-{name}-", dir=target.parent) as work:
+            fetched = _fetch(artifacts, Path(work))
             try:
                 fetched.rename(target)
             except OSError:
@@ -69,7 +74,7 @@ def _fetch(artifacts: list[Artifact], work: Path) -> Path:
     else:
         raise JarsMissing("cannot fetch Apache Kafka: install Maven, or Java 17 and klamm[spark] (PySpark ships Ivy)")
     result = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT, cwd=work)
-    if result.returncode or not list(jars.glob("kafka_*.jar")):
+    if result.returncode or not list(jars.glob(f"{artifacts[0].name}-*.jar")):
         words = [
             line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line or "UNRESOLVED" in line
         ]

@@ -38,6 +38,10 @@ class Relay:
         self._may_pass.set()
 
     @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
+    @property
     def port(self) -> int:
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])

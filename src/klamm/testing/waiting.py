@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 WAIT_SECONDS: Final = 60.0
-POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.02
 
 What = str | Callable[[], str]
 
@@ -28,11 +28,13 @@ def wait_until(what: What, condition: Callable[[], T | None], timeout: float = W
         time.sleep(POLL_SECONDS)
 
 
-async def eventually(what: What, condition: Callable[[], Awaitable[bool]], timeout: float = WAIT_SECONDS) -> None:
+async def eventually(what: What, condition: Callable[[], Awaitable[T | None]], timeout: float = WAIT_SECONDS) -> T:
+    """The first true value of `condition`."""
     try:
         async with asyncio.timeout(timeout):
-            while not await condition():
+            while not (value := await condition()):
                 await asyncio.sleep(POLL_SECONDS)
+            return value
     except TimeoutError:
         raise AssertionError(_message(what, timeout)) from None
 
