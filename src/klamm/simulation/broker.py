@@ -32,6 +32,7 @@ from klamm.model.requests import RequestContext
 from klamm.simulation.checker import Checker
 from klamm.simulation.healed import Metadata
 from klamm.simulation.invariants import RequestEpochs, without_controller_epoch
+from klamm.simulation.process import RequestFaults
 from klamm.wire.apis import ApiKey
 from klamm.wire.control.schema_requests import iter_partition_states, iter_stopped_replicas
 from klamm.wire.errors import CloseConnection, ProtocolError
@@ -45,18 +46,6 @@ class Role(NamedTuple):
     state: LeaderAndIsr
     zk_version: int
     replicas: tuple[BrokerId, ...]
-
-
-class RequestFaults:
-    """How the network treats requests to one broker. Changes during the run."""
-
-    def __init__(self) -> None:
-        self.end()
-
-    def end(self) -> None:
-        self.lose_request = 0.0
-        self.lose_reply = 0.0
-        self.seconds_late = 0.0
 
 
 class SimulatedBroker:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from klamm.model.errors import KlammError, ZNodeError
-from klamm.model.events import Decision, EventRecord
+from klamm.model.events import Decision, EventRecord, StateChange
 from klamm.model.ids import (
+    EPOCH_DURING_DELETE,
     INITIAL_CONTROLLER_EPOCH,
     BrokerEpoch,
     BrokerId,
@@ -79,8 +80,21 @@ class Checker:
         self._assigned: dict[str, dict[int, Assignment]] = {}
         self._lives: dict[str, int] = {}
         self._acting: dict[Leadership, BrokerId] = {}
+        self._played: dict[tuple[BrokerId, TopicPartition], LeaderEpoch] = {}
+        """The leader epoch in which each real broker plays its role."""
+        self._marked: set[str] = set()
+        """Topics whose deletion was requested in their present life, even if the request is gone."""
+        self.lost: set[TopicPartition] = set()
+        """Partitions whose state an operator deleted: its epochs and versions start again."""
+        self.led_again: set[TopicPartition] = set()
+        """Partitions with two histories in one leader epoch, if their leader lost its end in between."""
         self.unclean_allowed: set[str] = set()
         """Topics for which the operator allowed an unclean election."""
+
+    def version_of(self, name: TopicPartition) -> int:
+        """The version of a state in ZooKeeper; -1 if there is none."""
+        known = self._states.get(name)
+        return -1 if known is None else known[1]
 
     # --- the record of a run ---
 
@@ -100,7 +114,10 @@ class Checker:
 
     def require(self, invariant: str, wrong: Problem) -> None:
         if wrong is not None:
-            raise Violation(invariant, wrong, self._clock.monotonic(), self._last)
+            raise self.violation_of(invariant, wrong)
+
+    def violation_of(self, invariant: str, wrong: str) -> Violation:
+        return Violation(invariant, wrong, self._clock.monotonic(), self._last)
 
     def fail(self, error: BaseException) -> None:
         """Keep an error for `raise_violation`. Raised here, it would only close a connection."""
@@ -113,13 +130,47 @@ class Checker:
     def emit(self, records: Iterable[EventRecord]) -> None:
         """ports.EventSink of every controller. An exception that ended a term or quarantined a znode is a bug."""
         for record in records:
-            if isinstance(record, Decision):
+            if isinstance(record, StateChange):
+                if record.role == "broker":
+                    self._on_role(record)
+            elif isinstance(record, Decision):
                 self.note(record.broker, record.event, record.cause, record.detail)
                 self.reached(record.event)
                 self.on_decision(record)
                 if record.event in ("controller-failed", "quarantined"):
                     about = f"controller {record.broker} failed on {record.cause}: {record.detail}"
                     self.fail(Violation("D14", about, self._clock.monotonic(), self._last))
+
+    def _on_role(self, change: StateChange) -> None:
+        """A real broker took a role, or gave it up."""
+        name, broker = TopicPartition(change.topic, change.partition), change.broker
+        try:
+            if change.cause.startswith("stop-replica"):
+                self._played.pop((broker, name), None)
+                self.on_stop(broker, name, EPOCH_DURING_DELETE, None, delete=True)
+            elif change.cause.startswith("leader-and-isr"):
+                known = self._played.get((broker, name))
+                self._played[broker, name] = change.leader_epoch
+                self.require("S8", invariants.order_is_newer(broker, name, change.leader_epoch, known))
+                if change.leader == broker:
+                    self._led_again(name, broker, change.leader_epoch, known)
+                    state = LeaderAndIsr(change.leader, change.leader_epoch, change.isr, change.controller_epoch)
+                    self.on_order(broker, name, (state, change.zk_version), known)
+        except Violation as error:
+            self.fail(error)
+
+    def _led_again(self, name: TopicPartition, broker: BrokerId, epoch: LeaderEpoch, known: int | None) -> None:
+        """A broker that restarted leads on in its old epoch: no controller saw that it was gone (KIP-966)."""
+        leadership = Leadership(self._lives.get(name.topic, 0), name, epoch)
+        if known is None and self._acting.get(leadership) == broker:
+            self.reached("led again in the same epoch")
+            self.led_again.add(name)
+
+    def starts(self, broker: BrokerId) -> None:
+        """A process begins; it has no roles."""
+        self.note("start", broker)
+        for played in [played for played in self._played if played[0] == broker]:
+            del self._played[played]
 
     # --- ZooKeeper took a write ---
 
@@ -134,6 +185,9 @@ class Checker:
         data = None if node is None else node.data
         self.note(kind, path, session, data)
         name = name_of_state(path)
+        if name is not None and node is None and session == OPERATOR_SESSION:
+            self._states.pop(name, None)
+            self.lost.add(name)
         if name is not None and node is not None:
             self._on_state(name, node, kind, path, session)
         elif session != OPERATOR_SESSION:
@@ -143,6 +197,8 @@ class Checker:
             self._on_controller_epoch(node, kind, session)
         elif path.startswith(f"{broker_id.PARENT}/"):
             self._on_registration(path, node, kind, session)
+        elif kind == "create" and path.startswith(f"{delete_topics.PARENT}/"):
+            self._marked.add(path.rpartition("/")[2])
         elif path.startswith(f"{topic_znode.PARENT}/") and path.count("/") == 3:
             self._on_topic(path, node)
 
@@ -184,6 +240,7 @@ class Checker:
     def _on_topic(self, path: str, node: TreeNode | None) -> None:
         topic = path.rpartition("/")[2]
         if node is None:
+            self._marked.discard(topic)
             self._assigned.pop(topic, None)
             self._lives.pop(topic, None)
             for name in [name for name in self._states if name.topic == topic]:
@@ -209,6 +266,8 @@ class Checker:
         self.require("S6", invariants.state_is_sound(name, after, assigned))
         if known is not None:
             before, version = known
+            if name in self.lost:
+                return  # as in Kafka, a leader that knows its version may overwrite it
             self.require("S5", invariants.leader_epoch_rises(name, before, after))
             self.require("S5", invariants.zk_version_rises(name, version, node.version))
             if after.leader_epoch == before.leader_epoch:
@@ -220,11 +279,13 @@ class Checker:
 
     # --- a host sent a request, or a broker obeyed one ---
 
-    def on_sent(self, host: str, frame: bytes, own_epoch: ControllerEpoch | None) -> None:
+    def on_sent(self, host: str, frame: bytes, own_epoch: ControllerEpoch | None, unheard: float) -> None:
+        """`unheard`: for how long ZooKeeper has received nothing from this host."""
         epoch = controller_epoch_of(frame)
         if epoch is not None:
             try:
                 self.require("S15", invariants.sender_is_active(host, epoch, own_epoch))
+                self.require("lease", invariants.sender_was_heard(host, unheard))
             except Violation as error:
                 self.fail(error)
 
@@ -249,7 +310,7 @@ class Checker:
         self.require("S8", invariants.stop_is_current(broker, name, epoch, known))
         if delete:
             state = self._states.get(name)
-            leaves = name.topic not in self._lives or delete_topics.path(name.topic) in self._nodes
+            leaves = name.topic not in self._lives or name.topic in self._marked
             isr = () if state is None else state[0].isr
             wrong = invariants.deleted_is_not_needed(broker, name, isr, topic_leaves=leaves)
             self.require("S8", wrong)
@@ -266,10 +327,11 @@ class Checker:
         decided: Mapping[TopicPartition, LeaderAndIsr],
         metadata: Metadata,
         leads: Mapping[TopicPartition, LeaderEpoch],
+        alive: Collection[BrokerId],
     ) -> None:
         """The controller has nothing to do, and no request to this broker is pending."""
         told = {name: known[0] for name, known in metadata.partitions.items()}
-        self.require("E1", invariants.knows_decisions(broker, decided, told, leads))
+        self.require("E1", invariants.knows_decisions(broker, decided, told, leads, alive))
 
 
 def controller_epoch_of(frame: bytes) -> ControllerEpoch | None:

@@ -19,14 +19,17 @@ from klamm.model.errors import ZNodeError
 from klamm.model.events import Decision
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.simulation import healed
+from klamm.simulation.broker_process import BrokerProcess
 from klamm.simulation.checker import Checker, Violation
+from klamm.simulation.controller_process import ControllerProcess
+from klamm.simulation.data_plane import DataPlane
 from klamm.simulation.failures import Failures
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
 from klamm.simulation.network import SimulatedNetwork
 from klamm.simulation.operator import Operator
 from klamm.simulation.process import FOLLOWER_HOST, ZOOKEEPER_HOST, ZOOKEEPER_PORT, SimulatedProcess
 from klamm.simulation.tree_access import TreeAccess
-from klamm.zookeeper.server.faults import SeededFaults
+from klamm.simulation.zookeeper_faults import ZooKeeperFaults
 from klamm.zookeeper.server.follower import LaggingFollower
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 from klamm.zookeeper.znodes import broker_id
@@ -39,6 +42,8 @@ BEGIN_SECONDS: Final = 2.0
 CREATED_AT_ONCE: Final = 2
 HEALING_SECONDS_MAX: Final = 150.0
 """Enough for the slow retry (every 30 s), the timeout of a call (30 s) and a restart (12 s)."""
+RUN_SECONDS_MAX: Final = 900.0
+"""If a process does not stop, the run does not end."""
 KIND_IS_ON: Final = 0.6
 CLOSE_UPON_ANOTHER: Final = 0.4
 CLOSE_SECONDS: Final = 0.3
@@ -55,6 +60,13 @@ class Scenario:
     partitions: int = 3
     incidents: int = 32
     seconds: float = 45.0
+    real: bool = False
+    """Real brokers with producers and consumers, instead of simulated brokers."""
+
+
+def with_brokers(seed: int) -> Scenario:
+    """Real brokers, in shorter runs: a follower that fetches costs more than anything else."""
+    return Scenario(seed=seed, real=True, incidents=18, seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +93,7 @@ class SimulatedCluster:
         self.network.tap = self._on_sent
         rng = random.Random(f"{scenario.seed} faults")
         often = rng.choice((0.0, 0.002, 0.01))
-        self.faults = SeededFaults(
-            rng, lose_request=often, lose_reply=often, delay_min=0.0001, delay_max=rng.choice((0.002, 0.02, 0.3))
-        )
+        self.faults = ZooKeeperFaults(self.clock, rng, lose=often, delay_max=rng.choice((0.002, 0.02, 0.3)))
         self.server = MemoryZooKeeper(
             self.network.host(ZOOKEEPER_HOST),
             self.clock,
@@ -98,15 +108,20 @@ class SimulatedCluster:
         self.tree = TreeAccess(self.server.service)
         self.checker = Checker(self.clock, self.tree.nodes, self._on_decision)
         self._deletions_missed: set[str] = set()
+        self.disk_seconds = self.random.choice((0.002, 0.05, 0.3)) if scenario.real else 0.0
+        """How long a job of a disk takes at most."""
         count = scenario.brokers or self.random.choice((3, 3, 4, 5))
-        self.processes = [SimulatedProcess(self, BrokerId(number)) for number in range(1, count + 1)]
+        kind = BrokerProcess if scenario.real else ControllerProcess
+        self.processes: list[SimulatedProcess] = [kind(self, BrokerId(number)) for number in range(1, count + 1)]
         self._by_host = {process.host: process for process in self.processes}
         self._by_id = {process.id: process for process in self.processes}
         self._calls: dict[int, tuple[str, SimulatedProcess, int]] = {}
         """The call, the process that it went to, and the life of that process."""
         self._calls_made = 0
+        self.data = DataPlane(self) if scenario.real else None
         self.operator = Operator(self)
         self.failures = Failures(self)
+        self.shutting_down: set[BrokerId] = set()
 
     async def run(self) -> RunSummary:
         async with AsyncExitStack() as stack:
@@ -114,10 +129,14 @@ class SimulatedCluster:
             if self.follower_lag:
                 await stack.enter_async_context(self._follower().running(FOLLOWER_HOST, ZOOKEEPER_PORT))
             stack.push_async_callback(self._kill_all)
+            if self.data is not None:
+                stack.push_async_callback(self.data.stop_clients)
             for process in self.processes:
                 process.start()
             await self._let_things_happen()
             await self._heal()
+            if self.data is not None:
+                await self._judge(self.data)
             self.checker.note("end", self._loop.turns)
             return RunSummary(
                 self.scenario.seed,
@@ -147,6 +166,9 @@ class SimulatedCluster:
         await asyncio.sleep(self.random.uniform(0, BEGIN_SECONDS))
         for _ in range(CREATED_AT_ONCE):
             self.operator.create()
+        if self.data is not None:
+            self.data.create_topics()
+            self.data.start_clients()
         for moment in self._moments():
             await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
             name, happen = self.random.choice(incidents)
@@ -171,6 +193,8 @@ class SimulatedCluster:
         failing = list(self.failures.kinds().items())
         some_asked = [entry for entry in asked if self.random.random() < KIND_IS_ON] or asked
         some_failing = [entry for entry in failing if self.random.random() < KIND_IS_ON] or failing
+        if self.data is not None:
+            some_failing *= 3  # records are lost by failures, not by requests
         return some_asked * len(some_failing) + some_failing * len(some_asked)
 
     # --- calls of the processes and the operator ---
@@ -181,6 +205,14 @@ class SimulatedCluster:
             return False
         reached = self.network.reaches(one.host, other.host) and self.network.reaches(other.host, one.host)
         return reached and one.broker.follows(leader, name, epoch)
+
+    def process_of(self, broker: BrokerId) -> SimulatedProcess:
+        return self._by_id[broker]
+
+    def availability_changed(self) -> None:
+        """A broker came or went, or its role may have changed."""
+        if self.data is not None:
+            self.data.availability_changed()
 
     async def call(self, what: str, process: SimulatedProcess, work: Awaitable[T]) -> T:
         """A request to the controller of a process. It must be answered unless the process dies (E4)."""
@@ -201,7 +233,13 @@ class SimulatedCluster:
             epoch: ControllerEpoch | None = None
             if process.controller is not None and process.controller.is_active:
                 epoch = process.controller.controller_epoch
-            self.checker.on_sent(source, data, epoch)
+            self.checker.on_sent(source, data, epoch, self.unheard(process))
+
+    def unheard(self, process: SimulatedProcess) -> float:
+        """Seconds since ZooKeeper last heard this process, at most as long as it has heard no answer itself."""
+        if self.follower_lag or process.zk is None:
+            return 0.0  # requests to the follower do not pass the faults
+        return self.faults.seconds_unheard(process.zk.session_id)
 
     def _on_decision(self, record: Decision) -> None:
         """Note topics whose deletion a broker does not learn about, because it has no readable registration."""
@@ -217,9 +255,11 @@ class SimulatedCluster:
 
     def _on_write(self, kind: str, path: str, session: int) -> None:
         self.checker.on_write(kind, path, session)
-        if kind == "delete" and (path == controller_znode.PATH or path.startswith(f"{broker_id.PARENT}/")):
+        if self.data is not None:
+            self.data.on_write(path)
+        if kind == "delete" and path.startswith(f"{broker_id.PARENT}/"):
             for process in self.processes:
-                if process.broker is not None and path in (controller_znode.PATH, broker_id.path(process.id)):
+                if process.broker is not None and path == broker_id.path(process.id):
                     # Pending requests to it are dropped, and with them the deletion of topics.
                     cached = {name.topic for name in process.broker.metadata.partitions}
                     self._deletions_missed |= {t for t in cached if topic_znode.path(t) not in self.tree.nodes}
@@ -233,13 +273,15 @@ class SimulatedCluster:
             if process.controller is not None:
                 self.checker.on_controller(process.id, is_active=process.acts, gauges=partial(gauges_of, process))
                 self._look_at_brokers_of(process)
+        if self.data is not None:
+            self.data.look()
 
     def _look_at_brokers_of(self, acting: SimulatedProcess) -> None:
         """Check brokers to which no request is pending and which know no newer controller."""
         term = acting.term_at_rest
         if term is None:
             return
-        decided = healed.decided_by(term.context, self.operator.edited_states)
+        decided = healed.decided_by(term.context, self.operator.edited_states | self.operator.protected_states)
         for broker, live in term.context.brokers.items():
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
             epochs = (live.epoch, term.context.controller_epoch)
@@ -247,19 +289,18 @@ class SimulatedCluster:
                 # A replica that was removed while its broker was down is never deleted, as in Kafka (KIP-550).
                 mine = {term.context.name_of(i) for i in term.context.replicas.on(broker)}
                 leads = {name: epoch for name, epoch in heard.leads().items() if name in mine}
-                self.checker.on_rest(broker, decided, heard.metadata, leads)
+                self.checker.on_rest(broker, decided, heard.metadata, leads, term.context.live)
 
     async def _heal(self) -> None:
         """End all faults, start all processes, repair what only an operator can; then the cluster must recover."""
         await asyncio.sleep(1)  # the last incident has started
         await self.failures.end()
-        self.faults.lose_request = self.faults.lose_reply = 0.0
-        self.faults.delay_max = 0.02
+        self.faults.end()
         self.operator.mend()
         if self.operator.edited_states:
             self.operator.move_controller()  # controllers do not watch states: after an edit a new one must load them
         for process in self.processes:
-            if process.offline():
+            if process.repair():
                 await process.leave()
             process.start()
         deadline = self.clock.monotonic() + HEALING_SECONDS_MAX
@@ -271,6 +312,17 @@ class SimulatedCluster:
                 return
             if self.clock.monotonic() > deadline:
                 self.checker.require(*wrong)
+
+    async def _judge(self, data: DataPlane) -> None:
+        """A last write to every partition, then all replicas must have everything that was promised."""
+        await data.last_writes()
+        deadline = self.clock.monotonic() + HEALING_SECONDS_MAX
+        while (wrong := self._wrong()) is not None:
+            if self.clock.monotonic() > deadline:
+                self.checker.require(*wrong)
+            await asyncio.sleep(1)
+        self.look()
+        data.judge()
 
     def _wrong(self) -> tuple[str, str] | None:
         """The first of E1, E3 and E4 that does not hold, and why."""
@@ -295,6 +347,8 @@ class SimulatedCluster:
             for process in self.processes
             if process.broker is not None
         ]
+        if self.data is not None:
+            found += self.data.wrong(snapshot)
         return next(((invariant, wrong) for invariant, wrong in found if wrong is not None), None)
 
     def _named_controller(self) -> BrokerId | None:
@@ -328,9 +382,15 @@ def simulate(scenario: Scenario) -> RunSummary:
     """Run one scenario to its end. Raises Violation if an invariant does not hold."""
 
     async def main() -> RunSummary:
-        return await SimulatedCluster(scenario).run()
+        cluster = SimulatedCluster(scenario)
+        try:
+            async with asyncio.timeout(RUN_SECONDS_MAX):
+                return await cluster.run()
+        except TimeoutError:
+            cluster.checker.require("E4", f"the run does not end within {RUN_SECONDS_MAX:.0f} s")
+            raise
 
     return run_in_virtual_time(main())
 
 
-__all__ = ["RunSummary", "Scenario", "SimulatedCluster", "Violation", "simulate"]
+__all__ = ["RunSummary", "Scenario", "SimulatedCluster", "Violation", "simulate", "with_brokers"]

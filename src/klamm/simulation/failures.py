@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from klamm.simulation.process import SESSION_TIMEOUT_MS, ZOOKEEPER_HOST, ZOOKEEPER_PORT, SimulatedProcess
+from klamm.simulation.disk_failures import DiskFailures
+from klamm.simulation.invariants import SESSION_TIMEOUT_MS
+from klamm.simulation.process import ZOOKEEPER_HOST, ZOOKEEPER_PORT, SimulatedProcess
 
 if TYPE_CHECKING:
     from klamm.simulation.cluster import SimulatedCluster
@@ -30,6 +32,8 @@ class Failures:
             "expiry": self.expiry,
             "session given up": self.session_given_up,
             "connection cut": self.connection_cut,
+            "lost answer of a controller's write": self.lost_write_answer,
+            "controller cut off from ZooKeeper": self.cut_off_controller,
             "partition": self.partition,
             "stall": self.stall,
             "refusal": self.refusal,
@@ -38,13 +42,16 @@ class Failures:
             "directory failure": self.directory_failure,
             "controlled shutdown": self.controlled_shutdown,
         }
+        if self._cluster.data is not None:
+            disks = DiskFailures(self._cluster, self)
+            kinds |= disks.kinds()
         if not self._cluster.follower_lag:
             kinds["ZooKeeper outage"] = self.outage  # a lone follower would keep serving, which a real one does not
         return kinds
 
     async def crash(self) -> None:
         """Kill a process and restart it before or after its session ends. Sometimes ZooKeeper ends the session late."""
-        if victim := self._victim():
+        if victim := self.victim():
             session = victim.zk.session_id if victim.zk is not None else 0
             await victim.kill()
             if self._random.random() < 0.3:
@@ -53,19 +60,19 @@ class Failures:
 
     async def crash_controller(self) -> None:
         acting = [process for process in self._cluster.processes if process.acts]
-        if acting and len(self._running()) > 1:
+        if acting and len(self.running()) > 1:
             await acting[0].kill()
             acting[0].start_later(self._random.uniform(0.1, 2 * SESSION_SECONDS))
 
     async def bounce(self) -> None:
         """Restart a process so fast that the controller sees one change, or none."""
-        if victim := self._victim():
+        if victim := self.victim():
             await victim.leave()
             victim.start_later(self._random.choice((0.0, 0.01, 0.1)))
 
     async def expiry(self) -> None:
         """Expire the session of a live process."""
-        victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
+        victims = [process for process in self.running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim = self._random.choice(victims)
             assert victim.zk is not None
@@ -74,7 +81,7 @@ class Failures:
     async def session_given_up(self) -> None:
         """A process that cannot reach ZooKeeper gives its session up, but ZooKeeper keeps it (ZOOKEEPER-2985). When the
         process returns, the ephemerals of the old session are still there (KAFKA-7165)."""
-        victims = [process for process in self._running() if process.zk is not None and process.zk.session_id]
+        victims = [process for process in self.running() if process.zk is not None and process.zk.session_id]
         if victims:
             victim, network = self._random.choice(victims), self._cluster.network
             assert victim.zk is not None
@@ -83,64 +90,87 @@ class Failures:
             for zookeeper in self._cluster.zookeepers:
                 network.cut(victim.host, zookeeper)
                 network.cut(zookeeper, victim.host)
-                self._later(seconds, partial(network.mend, victim.host, zookeeper))
+                self.later(seconds, partial(network.mend, victim.host, zookeeper))
 
     async def connection_cut(self) -> None:
-        victims = [process for process in self._running() if process.zk is not None]
+        victims = [process for process in self.running() if process.zk is not None]
         if victims:
             victim = self._random.choice(victims)
             assert victim.zk is not None
             self._cluster.server.cut(victim.zk.session_id)
 
+    async def lost_write_answer(self) -> None:
+        """The next multi of the controller is applied, but its answer is lost."""
+        for process in self._cluster.processes:
+            if process.acts and process.zk is not None:
+                self._cluster.faults.lose_next_write.add(process.zk.session_id)
+
+    async def cut_off_controller(self) -> None:
+        """The controller reaches all brokers, but not ZooKeeper, mostly for longer than its lease; and it has something
+        to send: a broker that was late answers meanwhile."""
+        acting = [process for process in self._cluster.processes if process.acts]
+        if not acting:
+            return
+        network, host = self._cluster.network, acting[0].host
+        if victim := self.victim():
+            victim.faults.seconds_late = 2 * SESSION_SECONDS / 3
+            self.later(SESSION_SECONDS, lambda: setattr(victim.faults, "seconds_late", 0.0))
+        for zookeeper in self._cluster.zookeepers:
+            network.cut(host, zookeeper)
+            network.cut(zookeeper, host)
+            self.later(self._random.uniform(0.5, 1.6) * SESSION_SECONDS, partial(network.mend, host, zookeeper))
+
     async def partition(self) -> None:
         """Cut the network between the controller, or any process, and another one; in both directions or one."""
         processes = self._cluster.processes
         one = next((process for process in processes if process.acts), self._random.choice(processes))
+        if self._cluster.data is not None and self._random.random() < 0.6:
+            one = self._random.choice(processes)  # followers and leaders matter as much as the controller
         other = self._random.choice([process for process in processes if process is not one])
         self._cluster.network.cut(one.host, other.host)
         if self._random.random() < 0.7:
             self._cluster.network.cut(other.host, one.host)
-        self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.mend(one.host, other.host))
+        self.later(self._random.uniform(0.5, 10), lambda: self._cluster.network.mend(one.host, other.host))
 
     async def stall(self) -> None:
         """A process hangs, preferably the controller: everything it sends and receives is late."""
         acting = [process for process in self._cluster.processes if process.acts]
-        victim = acting[0] if acting and self._random.random() < 0.6 else self._victim()
+        victim = acting[0] if acting and self._random.random() < 0.6 else self.victim()
         if victim is not None:
             self._cluster.network.stall(victim.host, self._random.uniform(0.2, 2 * SESSION_SECONDS))
 
     async def refusal(self) -> None:
         """A listener refuses connections although its broker is alive (design D11)."""
-        if victim := self._victim():
+        if victim := self.victim():
             self._cluster.network.refuse(victim.host)
-            self._later(self._random.uniform(0.5, 10), lambda: self._cluster.network.accept(victim.host))
+            self.later(self._random.uniform(0.5, 10), lambda: self._cluster.network.accept(victim.host))
 
     async def slow_broker(self) -> None:
-        if victim := self._victim():
+        if victim := self.victim():
             victim.faults.seconds_late = self._random.uniform(0.5, 3)
-            self._later(self._random.uniform(3, 12), lambda: setattr(victim.faults, "seconds_late", 0.0))
+            self.later(self._random.uniform(3, 12), lambda: setattr(victim.faults, "seconds_late", 0.0))
 
     async def lossy_broker(self) -> None:
         def mend(process: SimulatedProcess) -> None:
             process.faults.lose_request = process.faults.lose_reply = 0.0
 
-        if victim := self._victim():
+        if victim := self.victim():
             victim.faults.lose_request = victim.faults.lose_reply = 0.2
-            self._later(self._random.uniform(3, 12), lambda: mend(victim))
+            self.later(self._random.uniform(3, 12), lambda: mend(victim))
 
     async def directory_failure(self) -> None:
-        if victim := self._victim():
-            self._spawn(victim.fail_directory())
+        if victim := self.victim():
+            self.spawn(victim.fail_directory())
 
     async def controlled_shutdown(self) -> None:
-        victims = [process for process in self._running() if process.broker is not None]
+        victims = [process for process in self.running() if process.broker is not None]
         if len(victims) > 1:
-            self._spawn(self._random.choice(victims).shut_down())
+            self.spawn(self._random.choice(victims).shut_down())
 
     async def outage(self) -> None:
         """Stop the whole ensemble, mostly for less than a session timeout. The sessions survive."""
         if self._outage is None or self._outage.done():
-            self._outage = self._spawn(self._stop_zookeeper(self._random.uniform(0.1, 1.2) * SESSION_SECONDS))
+            self._outage = self.spawn(self._stop_zookeeper(self._random.uniform(0.1, 1.2) * SESSION_SECONDS))
 
     async def end(self) -> None:
         """End all failures that are still active."""
@@ -165,18 +195,18 @@ class Failures:
         if session is not None:
             service.sessions.touch(session, service.database.now_ms() + int(seconds * 1000))
 
-    def _running(self) -> list[SimulatedProcess]:
+    def running(self) -> list[SimulatedProcess]:
         return [process for process in self._cluster.processes if process.runs]
 
-    def _victim(self) -> SimulatedProcess | None:
+    def victim(self) -> SimulatedProcess | None:
         """A running process, unless it is the last one."""
-        running = self._running()
+        running = self.running()
         return self._random.choice(running) if len(running) > 1 else None
 
-    def _later(self, seconds: float, end: Callable[[], None]) -> None:
+    def later(self, seconds: float, end: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, end)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

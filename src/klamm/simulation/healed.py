@@ -136,7 +136,7 @@ def context_is_zookeeper(context: ClusterSnapshot, zookeeper: ClusterSnapshot) -
 def metadata_is_zookeeper(
     broker: BrokerId, cache: Metadata, zookeeper: ClusterSnapshot, missed: Collection[str] = ()
 ) -> Problem:
-    """`missed` are topics that were deleted while there was no controller, or while this broker was not registered. As
+    """`missed` are topics that were deleted while a broker was not registered, or without a word to the controller. As
     in Kafka, no request tells a broker to forget all other topics, so they may stay in its cache until it restarts."""
     if set(cache.brokers) != zookeeper.brokers.keys():
         return f"broker {broker} believes that {sorted(cache.brokers)} are alive, not {sorted(zookeeper.brokers)}"

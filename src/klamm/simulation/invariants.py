@@ -6,6 +6,7 @@
 - S7: only the elected controller writes what belongs to the controller.
 - S8: brokers obey only current requests, and delete no replica that is needed.
 - S15: a resigned controller sends nothing and keeps nothing.
+- lease: no controller sends anything while ZooKeeper is silent.
 - E1: every broker knows the decisions of its controller.
 - order: brokers are sent nothing that was not in ZooKeeper first.
 
@@ -32,6 +33,8 @@ from klamm.model.ids import (
 )
 from klamm.model.partition import Assignment, LeaderAndIsr
 
+SESSION_TIMEOUT_MS: Final = 6_000
+LEASE_SECONDS: Final = SESSION_TIMEOUT_MS / 1000 * 2 / 3
 Problem = str | None
 """What is wrong, in words. None means that the invariant holds."""
 
@@ -185,20 +188,29 @@ def sender_is_active(sender: str, request_epoch: ControllerEpoch, own_epoch: Con
     return f"{sender} sent a request of controller epoch {request_epoch}, but {role}"
 
 
+def sender_was_heard(sender: str, unheard: float) -> Problem:
+    """lease: a controller that ZooKeeper has not heard for two thirds of the session timeout may have a successor."""
+    if unheard <= LEASE_SECONDS:
+        return None
+    return f"{sender} sent a control request, but ZooKeeper has heard nothing from it for {unheard:.3f} s"
+
+
 def knows_decisions(
     broker: BrokerId,
     decided: Mapping[TopicPartition, LeaderAndIsr],
     told: Mapping[TopicPartition, LeaderAndIsr],
     leads: Mapping[TopicPartition, LeaderEpoch],
+    alive: Collection[BrokerId],
 ) -> Problem:
     """E1 during the run: while no event and no request is pending, every registered broker, even one that is shutting
     down, knows all leaders that the controller decided on, and has stopped leading what another broker leads
-    (KAFKA-7482). As in Kafka, it keeps its role in a partition without a leader, because there is none to follow."""
+    (KAFKA-7482). As in Kafka, it keeps its role in a partition without a live leader, because there is none to follow.
+    """
     for name, state in decided.items():
         known = told.get(name)
         if known is None or (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
             return f"broker {broker} was not sent {state} of {name}, it knows {known}"
-        if leads.get(name, state.leader_epoch) < state.leader_epoch and state.leader != NO_LEADER:
+        if leads.get(name, state.leader_epoch) < state.leader_epoch and state.leader in alive:
             return f"broker {broker} still leads {name} in epoch {leads[name]}, it was not sent {state}"
     return None
 

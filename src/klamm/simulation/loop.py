@@ -2,6 +2,7 @@
 
 Everything runs in one thread: ready callbacks in the order of scheduling, timers by (time, order). So a run depends
 only on the code and the seed. If nothing is ready and there is no timer, the loop raises Deadlock instead of hanging.
+If there is always something ready, so that time stands still, it raises Livelock: a retry without a pause.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from klamm.model.errors import KlammError
 
@@ -23,6 +24,14 @@ class Deadlock(KlammError):
     """Every task is waiting and there is no timer, so nothing can ever happen again."""
 
 
+class Livelock(KlammError):
+    """Time stands still: some task always has something to do at once, usually a retry without a pause."""
+
+
+TURNS_AT_ONE_MOMENT_MAX: Final = 50_000
+"""Far more than a request in slices needs."""
+
+
 class _JumpingSelector(selectors.BaseSelector):
     """Moves the clock by t instead of waiting for t seconds. It ignores the loop's wake-up pipe, because there is no
     other thread that could write to it."""
@@ -30,6 +39,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self.now = 0.0
         self.turns = 0
+        self._turns_at_this_moment = 0
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -43,6 +53,9 @@ class _JumpingSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Deadlock("every task is waiting and there is no timer")
+        self._turns_at_this_moment = 0 if timeout > 0 else self._turns_at_this_moment + 1
+        if self._turns_at_this_moment > TURNS_AT_ONE_MOMENT_MAX:
+            raise Livelock(f"{TURNS_AT_ONE_MOMENT_MAX} turns of the loop at {self.now:.6f} s")
         self.now += max(timeout, 0.0)
         self.turns += 1
         return []

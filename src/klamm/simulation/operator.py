@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.controller.controller import Controller
+from klamm.model.brokers import Broker, Endpoint
 from klamm.model.elections import UncleanElection
 from klamm.model.errors import KafkaError, ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
@@ -48,7 +49,9 @@ JUNK: Final = (
     b'{"leader":"1","leader_epoch":[],"isr":{},"controller_epoch":null,"brokerid":"x"}',
 )
 PARTITIONS_MAX: Final = 8
+UNKNOWN_BROKER: Final = BrokerId(99)
 MENDED_AFTER_SECONDS: Final = (1.0, 12.0)
+FORBIDDEN_AFTER_SECONDS: Final = 20.0
 
 
 class Operator:
@@ -60,7 +63,10 @@ class Operator:
         self._calls: set[asyncio.Task[None]] = set()
         self._created = 0
         self._epoch_lost = False
+        self._forbidden: dict[str, object] = {}
         self.edited_states: set[TopicPartition] = set()
+        self.protected_states: set[TopicPartition] = set()
+        """What cannot be written is not sent, so a broker that starts now may not hear of it."""
         self.removed_by_hand: set[str] = set()
         """Topics whose names are not used again: without topic ids, a new topic looks like the old one."""
 
@@ -81,6 +87,7 @@ class Operator:
             "elect preferred": self.elect_preferred,
             "elect unclean": self.elect_unclean,
             "allow unclean": self.allow_unclean,
+            "forbid unclean": self.forbid_unclean,
             "move controller": self.move_controller,
             "junk topic": self.junk_topic,
             "junk new topic": self.junk_new_topic,
@@ -88,6 +95,12 @@ class Operator:
             "junk reassignment": lambda: self._junk_at(reassign_partitions.PATH),
             "junk preferred election": lambda: self._junk_at(preferred_replica_election.PATH),
             "junk registration": self.junk_registration,
+            "host that does not resolve": self.unresolvable_host,
+            "lose state": self.lose_state,
+            "protect state": self.protect_state,
+            "protect topic": self.protect_topic,
+            "notification with a child": self.notification_with_a_child,
+            "remove a watched parent": self.remove_watched_parent,
             "junk broker": lambda: self._junk_at(f"{broker_id.PARENT}/x{self._random.randint(0, 9)}"),
             "junk candidate": lambda: self._junk_at(f"{candidates.PARENT}/x{self._random.randint(0, 9)}"),
             "junk notifications": self.junk_notifications,
@@ -146,9 +159,20 @@ class Operator:
         if self._random.random() < 0.2:
             targets[TopicPartition("nobody-knows", 0)] = (BrokerId(1),)
         if self._random.random() < 0.1:
-            targets[TopicPartition(self._some_topic() or "x", 0)] = (BrokerId(99), BrokerId(1))
+            targets[TopicPartition(self._some_topic() or "x", 0)] = (UNKNOWN_BROKER, BrokerId(1))
+            self._mends.append(self._forget_unknown_brokers)
         if targets:
             self._tree.put(reassign_partitions.PATH, reassign_partitions.encode(targets))
+
+    def _forget_unknown_brokers(self) -> None:
+        """A request that names a broker that does not exist waits for ever."""
+        path = reassign_partitions.PATH
+        try:
+            entries = reassign_partitions.decode(path, self._tree.read(path))
+        except ZNodeError:
+            return
+        if any(UNKNOWN_BROKER in target for target in entries.values()):
+            self._tree.remove(path)
 
     def reassign(self) -> None:
         targets = self._targets()
@@ -170,23 +194,45 @@ class Operator:
 
     def elect_preferred_by_znode(self) -> None:
         if preferred_replica_election.PATH not in self._tree.nodes:
-            document = preferred_replica_election.encode([*self._some_partitions(), TopicPartition("nobody-knows", 3)])
+            document = preferred_replica_election.encode(
+                [*self._movable_partitions(), TopicPartition("nobody-knows", 3)]
+            )
             self._tree.put(preferred_replica_election.PATH, document)
 
     def elect_preferred(self) -> None:
-        names = None if self._random.random() < 0.3 else self._some_partitions()
+        names = None if self._random.random() < 0.3 else self._movable_partitions()
         self._call("elect preferred", lambda controller: controller.elect_leaders(names, UncleanElection.FORBIDDEN))
 
     def elect_unclean(self) -> None:
         names = self._some_partitions()
-        self._cluster.checker.unclean_allowed.update(name.topic for name in names)
+        for name in names:
+            self._forbidden.pop(name.topic, None)
+            self._cluster.checker.unclean_allowed.add(name.topic)
         self._call("elect unclean", lambda controller: controller.elect_leaders(names, UncleanElection.ALLOWED))
 
     def allow_unclean(self) -> None:
         if topic := self._some_topic():
+            self._forbidden.pop(topic, None)
             self._cluster.checker.unclean_allowed.add(topic)
             self._tree.put(config.topic_path(topic), config.encode({"unclean.leader.election.enable": "true"}))
             self._tree.put_sequential(config_change.PREFIX, config_change.encode(f"topics/{topic}"))
+
+    def forbid_unclean(self) -> None:
+        """A decision that has just read the permission may still use it, but none that comes much later."""
+        allowed = self._cluster.checker.unclean_allowed
+        topics = [t for t in sorted(allowed) if topic_znode.path(t) in self._tree.nodes]
+        if not topics:
+            return
+        topic = self._random.choice(topics)
+        self._tree.put(config.topic_path(topic), config.encode({"unclean.leader.election.enable": "false"}))
+        self._tree.put_sequential(config_change.PREFIX, config_change.encode(f"topics/{topic}"))
+        self._forbidden[topic] = forbidden = object()
+
+        def end() -> None:
+            if self._forbidden.get(topic) is forbidden:
+                allowed.discard(topic)
+
+        asyncio.get_running_loop().call_later(FORBIDDEN_AFTER_SECONDS, end)
 
     def move_controller(self) -> None:
         self._tree.remove(controller_znode.PATH)
@@ -217,6 +263,36 @@ class Operator:
         registered = self._tree.children(broker_id.PARENT)
         if registered:
             self._overwrite(f"{broker_id.PARENT}/{self._random.choice(registered)}")
+
+    def unresolvable_host(self) -> None:
+        """A broker registers under a name that no resolver takes."""
+        broker = Broker(BrokerId(70), (Endpoint("PLAINTEXT", "broker-7..svc", 9092),))
+        self._put_for_a_while(broker_id.path(broker.id), broker_id.encode(broker, 0))
+
+    def lose_state(self) -> None:
+        names = [name for name in self._some_partitions() if partition_state.path(name) in self._tree.nodes]
+        if names and self._epoch_is_known():
+            self.edited_states.add(names[0])
+            self._tree.remove(partition_state.path(names[0]))
+
+    def protect_state(self) -> None:
+        names = [name for name in self._movable_partitions() if partition_state.path(name) in self._tree.nodes]
+        if names:
+            self._protect(partition_state.path(names[0]))
+
+    def protect_topic(self) -> None:
+        if topic := self._some_topic():
+            self._protect(topic_znode.path(topic))
+
+    def notification_with_a_child(self) -> None:
+        parent = self._random.choice((isr_change.PARENT, log_dir_event.PARENT))
+        self._put_for_a_while(f"{parent}/junk", b"junk")
+        self._put_for_a_while(f"{parent}/junk/child", None)
+
+    def remove_watched_parent(self) -> None:
+        """A well-known trick against deletions that are stuck."""
+        parents = (delete_topics.PARENT, isr_change.PARENT, log_dir_event.PARENT, config_change.PARENT)
+        self._tree.remove(self._random.choice(parents))
 
     def junk_notifications(self) -> None:
         for prefix in (isr_change.PREFIX, log_dir_event.PREFIX):
@@ -279,15 +355,37 @@ class Operator:
 
     def _junk_at(self, path: str) -> None:
         """Create a junk znode; later remove it, if it is still there."""
-        junk = self._random.choice(JUNK)
+        self._put_for_a_while(path, self._random.choice(JUNK))
+
+    def _put_for_a_while(self, path: str, data: bytes | None) -> None:
+        if path in self._tree.nodes:
+            return
+        self._tree.put(path, data)
+        czxid = self._tree.nodes[path].czxid
 
         def mend() -> None:
-            if path in self._tree.nodes and self._tree.read(path) == junk:
+            node = self._tree.nodes.get(path)
+            if node is not None and node.czxid == czxid:
                 self._tree.remove(path)
 
-        if path not in self._tree.nodes:
-            self._tree.put(path, junk)
-            self._mend_later(mend)
+        self._mend_later(mend)
+
+    def _protect(self, path: str) -> None:
+        """No other client may write it, until it is unprotected."""
+        czxid = self._tree.nodes[path].czxid
+
+        def mend() -> None:
+            node = self._tree.nodes.get(path)
+            if name is not None:
+                self.protected_states.discard(name)
+            if node is not None and node.czxid == czxid:
+                self._tree.unprotect(path)
+
+        name = name_of_state(path)
+        if name is not None:
+            self.protected_states.add(name)
+        self._tree.protect(path)
+        self._mend_later(mend)
 
     def _mend_later(self, mend: Callable[[], None]) -> None:
         self._mends.append(mend)
@@ -340,6 +438,13 @@ class Operator:
         except ZNodeError:
             return {}
 
+    def _movable_partitions(self) -> list[TopicPartition]:
+        """Also partitions with records, which must survive what the operator does to them."""
+        if self._cluster.data is not None and self._random.random() < 0.7:
+            names = self._cluster.data.partitions()
+            return self._random.sample(names, self._random.randint(1, len(names)))
+        return self._some_partitions()
+
     def _some_partitions(self) -> list[TopicPartition]:
         names = [TopicPartition(t, n) for t in {self._some_topic(): None} if t for n in self._partitions(t)]
         return self._random.sample(names, self._random.randint(1, len(names))) if names else []
@@ -349,4 +454,4 @@ class Operator:
         return [TopicPartition(t, n) for t in topics for n, a in self._partitions(t).items() if a.is_being_reassigned]
 
     def _targets(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-        return {name: self._some_brokers() for name in (*self._some_partitions(), *self._some_partitions())}
+        return {name: self._some_brokers() for name in (*self._movable_partitions(), *self._movable_partitions())}

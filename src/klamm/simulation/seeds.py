@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 from klamm.simulation.checker import Violation
-from klamm.simulation.cluster import RunSummary, Scenario, simulate
+from klamm.simulation.cluster import RunSummary, Scenario, simulate, with_brokers
 
 SEEDS_AT_ONCE = 4
 
@@ -49,9 +50,9 @@ class SeedResult:
         return {"holds": False, **{key: value for key, value in asdict(self).items() if key != "summary"}}
 
 
-def run_seed(seed: int) -> SeedResult:
+def run_seed(seed: int, real: bool = False) -> SeedResult:
     try:
-        return SeedResult(seed, simulate(Scenario(seed=seed)))
+        return SeedResult(seed, simulate(with_brokers(seed) if real else Scenario(seed=seed)))
     except Violation as found:
         return SeedResult(seed, None, found.invariant, found.about, found.seconds, found.events)
     except Exception as error:
@@ -59,15 +60,16 @@ def run_seed(seed: int) -> SeedResult:
         return SeedResult(seed, None, type(error).__name__, str(error))
 
 
-def run_seeds(seeds: Sequence[int], processes: int | None = None) -> Iterator[SeedResult]:
+def run_seeds(seeds: Sequence[int], processes: int | None = None, *, real: bool = False) -> Iterator[SeedResult]:
     """Yield results in the order of the seeds, as soon as they are known. Workers are forked, not spawned: this process
     has no threads, and the imports of each spawned worker would take as long as several runs."""
+    run = partial(run_seed, real=True) if real else run_seed
     workers = min(processes or os.cpu_count() or 1, len(seeds))
     if workers <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_be_quiet) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=SEEDS_AT_ONCE)
+        yield from pool.map(run, seeds, chunksize=SEEDS_AT_ONCE)
 
 
 def _be_quiet() -> None:

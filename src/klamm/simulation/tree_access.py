@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from klamm.model.errors import ZooKeeperError
-from klamm.model.ports import OPEN_ACL
-from klamm.zookeeper.jute import OpCode
-from klamm.zookeeper.server.access import Caller
-from klamm.zookeeper.server.rules import SEQUENTIAL, CreateNode, DeleteNode, Operation, SetData
+from klamm.model.ports import OPEN_ACL, Acl
+from klamm.zookeeper.jute import OpCode, Permission
+from klamm.zookeeper.server.access import Caller, digest_identity
+from klamm.zookeeper.server.rules import SEQUENTIAL, CreateNode, DeleteNode, Operation, SetAcl, SetData
 from klamm.zookeeper.server.service import ZooKeeperService
 from klamm.zookeeper.server.tree import TreeNode
 
@@ -21,6 +21,7 @@ class TreeAccess:
     def __init__(self, service: ZooKeeperService) -> None:
         self._service = service
         self._caller = Caller()
+        self._caller.add_identity(digest_identity(b"operator:secret"))
 
     @property
     def nodes(self) -> Mapping[str, TreeNode]:
@@ -56,6 +57,14 @@ class TreeAccess:
             self.remove(f"{path}/{child}")
         if path in self.nodes:
             self._write(DeleteNode(path, -1))
+
+    def protect(self, path: str) -> None:
+        """Only the operator may change the node and create or delete nodes below it; all may read it."""
+        own = Acl(Permission.ALL, *digest_identity(b"operator:secret"))
+        self._write(SetAcl(path, (Acl(Permission.READ, "world", "anyone"), own), -1))
+
+    def unprotect(self, path: str) -> None:
+        self._write(SetAcl(path, OPEN_ACL, -1))
 
     def _write(self, operation: Operation) -> None:
         try:
