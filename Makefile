@@ -3,35 +3,46 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test interop soak cases mutants planted jars check fmt lock clean bench
+.PHONY: help install up wheel test interop soak cases mutants planted jars clients chromium check fmt lock clean bench
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 install: $(STAMP)  ## create .venv with everything from the lock file
 
-$(STAMP): pyproject.toml requirements.lock
+$(BASE): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "klamm needs Python 3.11 or later; set PYTHON=...")'
+	@echo "klamm: installing what a cluster needs into $(VENV) (about 100 MB, only once) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --constraint requirements.lock -e .
+	@touch $@
+
+$(STAMP): $(BASE)
+	@echo "klamm: installing Spark and the tools for tests into $(VENV) (about 1 GB, only once) ..."
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -r requirements.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 
-up: $(STAMP)  ## run a cluster of three brokers until Ctrl-C
+up: $(BASE)  ## run a cluster of three brokers until Ctrl-C; ARGS are those of klamm up
 	@exec $(BIN)/klamm up $(ARGS)
 
-test: jars  ## run the whole suite; ARGS are pytest's
+wheel: $(BASE)  ## build a wheel in dist/, for pip install
+	@$(BIN)/uv build --quiet --wheel --out-dir dist
+	@ls dist/*.whl
+
+test: jars clients chromium  ## run the whole suite; ARGS are pytest's
 	@$(BIN)/python -m pytest $(ARGS)
 
-interop: jars  ## run only the tests with Apache Kafka and other clients
+interop: jars clients  ## run only the tests with Apache Kafka and other clients
 	@$(BIN)/python -m pytest tests/interop $(ARGS)
 
-soak: jars  ## run the whole suite with full counts; takes hours
+soak: jars clients chromium  ## run the whole suite with full counts; takes hours
 	@KLAMM_SCALE=full $(BIN)/python -m pytest $(ARGS)
 
 cases: $(STAMP)  ## list behaviour cases and their tests; fails if a landed section lacks one; ARGS selects sections
@@ -43,9 +54,15 @@ mutants: jars  ## make known mistakes in a copy, one by one: the tests must fail
 planted: $(STAMP)  ## plant bugs from Kafka's history in a copy: the unit tests pass, the simulation must fail
 	@$(BIN)/python scripts/planted.py $(ARGS)
 
+chromium:  ## install Debian's Chromium for the browser tests, as root on Debian
+	@scripts/install_chromium
+
 jars: $(STAMP)  ## fetch the jars of Apache Kafka and Spark once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
 	@$(BIN)/python -m klamm.pipelines.jars
+
+clients: $(STAMP)  ## install the clients of the matrix once, into the same cache: Python, Java, Go, Node.js, Debian
+	@$(BIN)/python scripts/clients.py
 
 bench: $(STAMP)  ## measure controller and ZooKeeper client on an idle machine
 	@$(BIN)/klamm bench controller --json

@@ -1,11 +1,13 @@
-"""`make planted`: plants bugs from Kafka's history in a copy of the tree: no unit test finds them, the simulation does.
+"""`make planted`: plants bugs in a copy of the tree, one at a time; the simulation must find each of them.
 
     python scripts/planted.py [--quick] [word ...]     only the bugs whose name, row or file contains one of the words
 
-With a bug of tests/planted.toml the unit tests of controller and ZooKeeper client must pass, or it would prove nothing
-about the simulation, and the simulation must violate one of the listed invariants within SEEDS seeds, counted from 0,
-or within as many as the list allows for a rare bug. Without a bug both must pass. The seed that finds a bug changes
-with the code, so it is printed but not recorded. `--quick` runs only the simulation, and only with the bugs.
+With a bug of tests/planted.toml the simulation must violate one of the listed invariants within SEEDS seeds, counted
+from 0, or within as many as the list allows for a rare bug. Without a bug it must not. The first seeds are compared
+with those without the bug: `reached` is how many of them run differently, so that the bug had an effect, and `seen`
+is how many of them violate an invariant. Bugs in controller and ZooKeeper client come from Kafka's history, and the
+unit tests must not find them; bugs with `brokers = true` need whole brokers, and unit tests may find them too. The
+seed that finds a bug changes with the code, so it is printed but not recorded. `--quick` leaves the unit tests out.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from mistakes import ROOT, TextNotFoundOnce, copied_tree, mistake, run, run_test
 LIST = ROOT / "tests" / "planted.toml"
 UNIT_TESTS = ("tests/unit/controller", "tests/unit/zookeeper")
 SEEDS = 200
+COMPARED = {False: 30, True: 6}
+"""The first seeds, with simulated and with real brokers."""
 QUICK = "--quick"
 
 
@@ -36,6 +40,8 @@ class Bug(NamedTuple):
     old: str
     new: str
     seeds: int = SEEDS
+    brokers: bool = False
+    """It needs whole brokers."""
 
 
 class Finding(NamedTuple):
@@ -47,28 +53,50 @@ class Finding(NamedTuple):
     seed: int
     unit_tests: str
     """green, red, or not run."""
+    reached: int = 0
+    seen: int = 0
 
 
-def look_at(tree: Path, *, seeds: int = SEEDS, unit_tests: bool) -> Finding:
-    tests = "not run"
-    if unit_tests:
-        tests = "green" if run_tests(tree, UNIT_TESTS).returncode == 0 else "red"
-    result = run(tree, "-m", "klamm", "simulate", "--seed", "0", "--seeds", str(seeds), "--fail-fast", "--json")
+Outcome = dict[str, Any]
+"""The document of one run."""
+
+
+def simulated(tree: Path, first: int, count: int, *, brokers: bool, fail_fast: bool) -> list[Outcome]:
+    """Raises ValueError if the simulation does not run."""
+    options = ["--seed", str(first), "--seeds", str(count), "--json"]
+    options += ["--brokers"] if brokers else []
+    options += ["--fail-fast"] if fail_fast else []
+    found = run(tree, "-m", "klamm", "simulate", *options)
     try:
-        last: dict[str, Any] = json.loads(result.stdout)["runs"][-1]
+        document = json.loads(found.stdout)
     except ValueError:
-        return Finding("the simulation did not run", result.stderr[-2000:], 0, tests)
-    if last["holds"]:
-        return Finding("", f"held over {seeds} seeds", last["seed"], tests)
-    return Finding(last["invariant"], last["about"], last["seed"], tests)
+        raise ValueError(f"the simulation did not run: {found.stderr[-2000:]}") from None
+    runs: list[Outcome] = document.get("runs", [document])
+    return runs
 
 
-def judge(tree: Path, bug: Bug, *, unit_tests: bool) -> tuple[Finding | None, str]:
+def look_at(tree: Path, bug: Bug, without: Sequence[Outcome], *, unit_tests: bool) -> Finding:
+    tests = "not run"
+    if unit_tests and not bug.brokers:
+        tests = "green" if run_tests(tree, UNIT_TESTS).returncode == 0 else "red"
+    compared = len(without)
+    runs = simulated(tree, 0, compared, brokers=bug.brokers, fail_fast=False)
+    reached = sum(one.get("digest") != other.get("digest") for one, other in zip(runs, without, strict=True))
+    seen = sum(not one["holds"] for one in runs)
+    if not seen and bug.seeds > compared:
+        runs += simulated(tree, compared, bug.seeds - compared, brokers=bug.brokers, fail_fast=True)
+    first = next((one for one in runs if not one["holds"]), None)
+    if first is None:
+        return Finding("", f"held over {bug.seeds} seeds", runs[-1]["seed"], tests, reached, seen)
+    return Finding(first["invariant"], first["about"], first["seed"], tests, reached, seen)
+
+
+def judge(tree: Path, bug: Bug, without: Sequence[Outcome], *, unit_tests: bool) -> tuple[Finding | None, str]:
     """The results, and why they do not count; empty if they do."""
     try:
         with mistake(tree, bug.file, bug.old, bug.new):
-            found = look_at(tree, seeds=bug.seeds, unit_tests=unit_tests)
-    except TextNotFoundOnce as error:
+            found = look_at(tree, bug, without, unit_tests=unit_tests)
+    except (TextNotFoundOnce, ValueError) as error:
         return None, str(error)
     if found.violated not in bug.invariants:
         return found, f"expected {' or '.join(bug.invariants)}, found {found.violated or 'nothing'}: {found.about}"
@@ -83,20 +111,25 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [b for b in listed if not words or any(word in f"{b.name} {b.row} {b.file}" for word in words)]
     bad = 0
     with copied_tree() as tree:
-        if unit_tests:
-            clean = look_at(tree, unit_tests=True)
-            if clean.violated or clean.unit_tests == "red":
-                print(f"without any bug: {clean}")
-                return 1
-        print(f"{'bug':<84} {'of':<16} {'found by':<8} {'seed':>4} {'seeds run':>9} {'unit tests':>10} {'seconds':>7}")
+        kinds = sorted({bug.brokers for bug in wanted})
+        without = {kind: simulated(tree, 0, COMPARED[kind], brokers=kind, fail_fast=False) for kind in kinds}
+        violated = [one for runs in without.values() for one in runs if not one["holds"]]
+        is_red = unit_tests and run_tests(tree, UNIT_TESTS).returncode != 0
+        if violated or is_red:
+            print(f"without any bug: {violated or 'a unit test fails'}")
+            return 1
+        heads = f"{'found by':<8} {'seed':>4} {'reached':>8} {'seen':>6} {'unit tests':>10} {'seconds':>7}"
+        print(f"{'bug':<84} {'of':<16} {heads}")
         for bug in wanted:
             started = time.monotonic()
-            found, wrong = judge(tree, bug, unit_tests=unit_tests)
+            found, wrong = judge(tree, bug, without[bug.brokers], unit_tests=unit_tests)
             bad += bool(wrong)
             took = time.monotonic() - started
-            columns = f"{'':<8} {'':>4} {'':>9} {'':>10}"
+            columns = f"{'':<8} {'':>4} {'':>8} {'':>6} {'':>10}"
             if found is not None:
-                columns = f"{found.violated:<8} {found.seed:>4} {found.seed + 1:>9} {found.unit_tests:>10}"
+                of = len(without[bug.brokers])
+                counts = f"{f'{found.reached}/{of}':>8} {f'{found.seen}/{of}':>6}"
+                columns = f"{found.violated:<8} {found.seed:>4} {counts} {found.unit_tests:>10}"
             print(f"{bug.name:<84} {bug.row:<16} {columns} {took:>7.1f}", flush=True)
             print(f"    {f'FAILED: {wrong}' if wrong else found.about if found else ''}", flush=True)
     print(f"{len(wanted) - bad} of {len(wanted)} found by the simulation")
