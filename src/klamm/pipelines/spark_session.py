@@ -86,10 +86,7 @@ def spark_session(options: SparkOptions, application: str) -> Iterator[SparkSess
 def _start(options: SparkOptions, application: str, jars: list[Path], scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        quiet = logging.getLogger(name)  # the exception already says what this logger would print
-        quiet.addHandler(logging.NullHandler())
-        quiet.propagate = False
+    silence_loggers()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = options.master
     builder = SparkSession.builder.master(master).appName(application)
@@ -131,6 +128,20 @@ def _start(options: SparkOptions, application: str, jars: list[Path], scratch: P
         raise LakeError(f"Spark did not start on {master}: {reason}") from e
 
 
+def silence_loggers() -> None:
+    """Keep Py4J and PySpark from printing: their exceptions already say what they would log."""
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        quiet = logging.getLogger(name)
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False
+    logging.getLogger().addFilter(_not_by_py4j)
+
+
+def _not_by_py4j(record: logging.LogRecord) -> bool:
+    """Py4J reports a lost connection to the root logger, also one that its own finalizers lost as the JVM ended."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
 def _archive(options: SparkOptions, jars: list[Path]) -> str:
     """The JVM's option to make a class archive or to use one; it fits a class path without further jars only."""
     if options.archive_to is not None:
@@ -161,6 +172,7 @@ def _jvm_that_ends(seconds_max: float) -> Iterator[None]:
         gateway = SparkContext._gateway
         process = getattr(gateway, "proc", None)
         if gateway is not None and process is not None:
+            gateway._gateway_client.is_connected = False  # Py4J's finalizers send nothing to a JVM that ends
             process.stdin.close()
             try:
                 process.wait(seconds_max)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import subprocess
+import sys
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -116,3 +118,33 @@ def test_maintenance_survives_json_and_broken_metadata_is_told() -> None:
     assert parse_maintenance('{"app":"klamm:main:t"}') is None
     with pytest.raises(LakeError, match="malformed"):
         parse_maintenance('{"app":"klamm:main:t","maintenance":"forget"}')
+
+
+_LOST_CONNECTION = """
+import socket, struct, threading
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from klamm.pipelines.spark_session import silence_loggers
+
+def reset_the_first(listener):
+    peer, _ = listener.accept()
+    peer.recv(1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=reset_the_first, args=(listener,), daemon=True).start()
+silence_loggers()
+gateway = ClientServer(
+    JavaParameters(port=listener.getsockname()[1]), PythonParameters(port=0), python_server_entry_point=None
+)
+print(gateway._gateway_client.send_command("m\\nd\\no1\\ne\\n"))
+gateway.shutdown_callback_server()
+"""
+
+
+def test_a_connection_that_the_jvm_resets_prints_nothing() -> None:
+    """Py4J's finalizers may send in the moment in which the JVM ends; the root logger would print the traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOST_CONNECTION], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert (done.stdout, done.stderr) == ("x\n", "")
