@@ -352,10 +352,10 @@ class Client:
         events, self.events = self.events, []
         return [(event.type, event.path) for event in events]
 
-    async def eof(self, within: float = PATIENCE) -> None:
+    async def eof(self) -> None:
         """The server closes without sending another byte."""
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(PATIENCE):
                 assert await self.reader.read(1) == b""
         except ConnectionError:
             pass

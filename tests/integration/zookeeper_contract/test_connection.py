@@ -10,6 +10,10 @@ import pytest
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+KEPT_MS, KEPT_PAUSE, KEPT_ROUNDS = 2000, 0.55, 5
+"""Together the pauses are longer than the timeout, also when the server rounds it up to the next tick. One pause is so
+much shorter than the timeout that a busy machine does not fill the rest."""
+
 
 @pytest.mark.case("ZK-01")
 async def test_connect_reply_has_the_read_only_byte_if_the_request_had_it(connect: Any) -> None:
@@ -104,22 +108,22 @@ async def test_close_session(connect: Any, zk: Any) -> None:
 @pytest.mark.case("ZK-11")
 async def test_dropped_client_expires(connect: Any, zk: Any) -> None:
     client = await connect(timeout_ms=1000)
+    loop = asyncio.get_running_loop()
+    last_heard = loop.time()  # or a little later: the server counts from the arrival of the request
     ephemeral = (await client.create(zk.at("e"), flags=1)).path
     await zk.exists(ephemeral, watch=True)
-    loop = asyncio.get_running_loop()
-    dropped = loop.time()
     await client.drop()
     assert await zk.event() == (2, ephemeral)
-    assert 0.9 < loop.time() - dropped < 2.5
+    assert loop.time() - last_heard > 0.9
     await asyncio.sleep(0.2)  # the real server closes all connections of an ended session, and so perhaps this one
     assert (await connect(resume=client)).timeout_ms == 0
 
 
 @pytest.mark.case("ZK-12")
 async def test_silent_client_is_closed_at_expiry(connect: Any) -> None:
+    started = asyncio.get_running_loop().time()  # before the server begins to count
     client = await connect(timeout_ms=1000)
-    started = asyncio.get_running_loop().time()
-    await client.eof(within=4)
+    await client.eof()
     assert asyncio.get_running_loop().time() - started > 0.9
 
 
@@ -149,9 +153,9 @@ async def test_requests_behind_the_resume_of_a_dead_session_are_dropped(connect:
 
 @pytest.mark.case("ZK-15")
 async def test_pings_keep_a_session(connect: Any, zk: Any) -> None:
-    client = await connect(timeout_ms=1000)
-    for _ in range(6):
-        await asyncio.sleep(0.4)
+    client = await connect(timeout_ms=KEPT_MS)
+    for _ in range(KEPT_ROUNDS):
+        await asyncio.sleep(KEPT_PAUSE)
         reply = await client.ping()
         assert (reply.xid, reply.err, reply.body) == (-2, 0, b"")
     assert reply.zxid == (await zk.exists("/")).zxid
@@ -159,9 +163,9 @@ async def test_pings_keep_a_session(connect: Any, zk: Any) -> None:
 
 @pytest.mark.case("ZK-16")
 async def test_requests_keep_a_session(connect: Any) -> None:
-    client = await connect(timeout_ms=1000)
-    for _ in range(6):
-        await asyncio.sleep(0.4)
+    client = await connect(timeout_ms=KEPT_MS)
+    for _ in range(KEPT_ROUNDS):
+        await asyncio.sleep(KEPT_PAUSE)
         assert (await client.exists("/")).err == 0
 
 

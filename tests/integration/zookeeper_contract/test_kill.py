@@ -99,9 +99,7 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path, scaled: Callable[[i
             value = await connection.get()
             assert acknowledged <= value <= sent
             acknowledged = sent = value
-            kill_at = asyncio.get_running_loop().call_later(
-                choice.uniform(0.0, 0.15), os.kill, server.pid, signal.SIGKILL
-            )
+            kill_at: asyncio.TimerHandle | None = None
             try:
                 while life < kills:
                     for _ in range(20):
@@ -111,9 +109,15 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path, scaled: Callable[[i
                         xid, last_zxid, error = struct.unpack_from(">iqi", await connection.receive())
                         assert error == 0
                         acknowledged = xid
+                    if kill_at is None:  # not before the first answers: a slow machine would send none in this life
+                        kill_at = asyncio.get_running_loop().call_later(
+                            choice.uniform(0.0, 0.15), os.kill, server.pid, signal.SIGKILL
+                        )
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
-            kill_at.cancel()
+            finally:
+                if kill_at is not None:
+                    kill_at.cancel()
             connection.writer.close()
         finally:
             if server.returncode is None:
@@ -122,4 +126,4 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path, scaled: Callable[[i
                 except ProcessLookupError:
                     pass
             await server.wait()
-    assert acknowledged > 20 * kills
+    assert acknowledged >= 20 * kills
