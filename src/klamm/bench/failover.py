@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -169,7 +170,8 @@ def _events(cluster: KlammCluster) -> Iterator[dict[str, Any]]:
 
 
 def split(events: Sequence[Mapping[str, Any]], killed: float, acknowledged: float) -> dict[str, float]:
-    """Seconds of each step; 0 if a step cannot be separated from the next."""
+    """Seconds of each step; 0 if a step cannot be separated from the next, or if its events are not written yet. The
+    steps add up to the whole: a moment that seems to come before an earlier one counts as that one."""
     since = [event for event in events if event["time_ms"] / 1000 >= killed]
     changes = [event for event in since if "partition" in event and event["time_ms"] / 1000 <= acknowledged]
     committed = sorted(e["time_ms"] / 1000 for e in changes if e["role"] == "controller")
@@ -185,7 +187,6 @@ def split(events: Sequence[Mapping[str, Any]], killed: float, acknowledged: floa
         *((committed[0], committed[-1]) if committed else (killed, killed)),
     ]
     moments += [max(told, default=killed), acknowledged]
-    steps = {}
-    for name, began, ended in zip(("detect", "decide", "commit", "tell", "client"), moments, moments[1:], strict=False):
-        steps[name] = max(0.0, ended - began)
-    return steps
+    in_order = list(accumulate((min(moment, acknowledged) for moment in moments), max))
+    names = ("detect", "decide", "commit", "tell", "client")
+    return {name: ended - began for name, (began, ended) in zip(names, pairwise(in_order), strict=True)}
