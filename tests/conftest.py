@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections import defaultdict
@@ -42,6 +43,9 @@ def scaled() -> Callable[[int, int], int]:
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts `make test &` so, and the commands that tests interrupt inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     name, _, value = MARK.partition("=")
     os.environ[name] = value
     for old in RUN_DIRECTORY.parent.glob("klamm-tests-*"):

@@ -203,10 +203,13 @@ def test_ctrl_c_commits_what_was_printed(klamm_cluster: KlammCluster) -> None:
     command = [sys.executable, "-m", "klamm", "consume", "orders", "--group", "readers", "--follow", *at]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
         assert reading.stdout is not None and reading.stderr is not None
-        assert [reading.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
-        reading.send_signal(signal.SIGINT)
-        assert reading.wait(60) == 0
-        assert (reading.stdout.read(), reading.stderr.read()) == ("", "")
+        try:
+            assert [reading.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+            reading.send_signal(signal.SIGINT)
+            assert reading.wait(60) == 0
+            assert (reading.stdout.read(), reading.stderr.read()) == ("", "")
+        finally:
+            reading.kill()
     group = json.loads(here("groups", "describe", "readers", "--json", *at).stdout)
     assert [(entry["committed"], entry["lag"]) for entry in group["partitions"]] == [(3, 0)]
 
