@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -14,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from klamm.model.ids import TopicPartition
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
 from klamm.testing import AsyncKlammCluster, ClusterError, KlammCluster, running_cluster
 from klamm.testing.waiting import wait_until
+from klamm.zookeeper.client import ZooKeeperClient
 
 from .local_up import is_running, processes
 
@@ -145,6 +149,15 @@ def test_an_expired_controller_is_replaced(klamm_module_cluster: KlammCluster) -
     wait_until("a new term", elected)
     wait_until("the old controller to learn of it", expired)  # perhaps after the next one is elected
     cluster.wait_until_healthy()
+
+
+async def test_zookeeper_grants_the_session_timeout_that_is_asked_for(klamm_module_cluster: KlammCluster) -> None:
+    timeout_ms = SESSION_SECONDS * 1000
+    client = ZooKeeperClient(
+        AsyncioNetwork(), SystemClock(), random.Random(1), klamm_module_cluster.zookeeper, timeout_ms
+    )
+    async with client.running():
+        assert client.session_timeout_ms == timeout_ms
 
 
 async def test_the_same_cluster_for_asyncio() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from klamm.model.errors import ConfigError
 from klamm.server import runtime
 from klamm.zookeeper.server.journal import FileJournal
 from klamm.zookeeper.server.memory import MemoryZooKeeper
+
+SESSION_TIMEOUT_MS_MAX: Final = 40_000
+"""As in ZooKeeper's own default configuration. Less would cut Kafka's default of 18 s."""
 
 
 def run_zookeeper(*, port: int, data: Path | None, sync: bool = True) -> None:
@@ -20,7 +24,9 @@ async def _serve(port: int, data: Path | None, sync: bool) -> int:
     stop = runtime.stop_on_signals()
     ports = runtime.real_ports()
     journal = None if data is None else FileJournal(data, sync=sync)
-    server = MemoryZooKeeper(ports.network, ports.clock, ports.random, journal=journal)
+    server = MemoryZooKeeper(
+        ports.network, ports.clock, ports.random, journal=journal, session_timeout_ms_max=SESSION_TIMEOUT_MS_MAX
+    )
     try:
         async with server.running("127.0.0.1", port):
             print(f"ZooKeeper ready: 127.0.0.1:{server.port}", flush=True)
