@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 from klamm import __version__
 from klamm.cli.app import app
 from klamm.testing.cluster import KlammCluster
+from klamm.testing.waiting import wait_until
 
 
 def klamm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -37,6 +39,7 @@ def here(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.klamm(properties={"auto.leader.rebalance.enable": False})  # five seconds later, it elects what we elect
 def test_topics_records_and_the_controller(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-server", klamm_cluster.bootstrap)
 
@@ -120,8 +123,8 @@ def test_plans_with_directories_and_growth_that_keeps_the_configuration(
     assert (refused.exit_code, refused.stderr) == (1, f"klamm: nothing was started: {why}\n")
     started = execute(str(wanted))
     assert started.stdout == "started: 1 of 1 partitions\n", started.output
+    wait_until("the replica in its directory", (wanted / "moving-0").is_dir)
     klamm_cluster.wait_until_healthy()
-    assert (wanted / "moving-0").is_dir()
 
     assert here("topics", "grow", "moving", "--partitions", "2", *at).exit_code == 0
     zookeeper = KazooClient(klamm_cluster.zookeeper)
@@ -167,12 +170,18 @@ def test_elections_that_are_not_said_fully(arguments: tuple[str, ...]) -> None:
     assert refused.exit_code == 2, refused.output
 
 
+def cpu_seconds_of_children() -> float:
+    """Other work on the machine does not change it much. Counts those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_the_version_and_the_time_to_say_it() -> None:
-    began = time.monotonic()
+    before = cpu_seconds_of_children()
     said = klamm("--version")
     assert said.stdout == f"klamm {__version__}\n"
     assert importlib.metadata.version("klamm") == __version__
-    assert time.monotonic() - began < 3.0
+    assert cpu_seconds_of_children() - before < 1.0
     assert here("--version").stdout == said.stdout
 
 
@@ -181,16 +190,14 @@ def test_wrong_usage_and_nobody_there() -> None:
     assert klamm("no-such-command").returncode == 2
     began = time.monotonic()
     nobody = klamm("topics", "list", "--bootstrap-server", "127.0.0.1:1")
-    assert time.monotonic() - began < 5  # most of it is the start of Python on a busy machine
+    assert time.monotonic() - began < 12, "what may pass is tried for 15 s"
     why = "127.0.0.1:1 (the connection was refused): is the cluster running, and is the address right?"
     assert (nobody.returncode, nobody.stderr) == (1, f"klamm: no broker answers at {why}\n")
     unknown = klamm("topics", "list", "--bootstrap-server", "no-such-host.invalid:9092")
     assert (unknown.returncode, "the name does not resolve" in unknown.stderr) == (1, True)
-    began = time.monotonic()
     unknown = klamm("zk", "tree", "--zookeeper", "no-such-host.invalid:2181")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
-    assert "no-such-host.invalid does not resolve" in unknown.stderr
-    assert time.monotonic() - began < 8, "a session would be tried for 10 s"
+    assert "no-such-host.invalid does not resolve" in unknown.stderr, "it does not wait for a session"
     nonsense = klamm("topics", "list", "--bootstrap-server", "127.0.0.1:port")
     why = "'127.0.0.1:port' is not the address of a broker: it has the form HOST:PORT"
     assert (nonsense.returncode, nonsense.stderr) == (1, f"klamm: {why}\n")
