@@ -64,12 +64,21 @@ def test_a_plan_is_executed_as_shown(klamm_cluster: KlammCluster, tmp_path: Path
     wait_until("the moves", lambda: operator.json("status")["reassignments"] == [])
     again = operator.run("execute", str(file))
     assert again.exit_code == 1 and "the cluster has changed since the plan was made" in again.stderr
-    second = operator.json("plan", str(tmp_path / "second.json"))
-    assert (second["partitions"], second["file"]) == (0, None)
-    for load in second["before"]:
+
+    def is_as_predicted(load: dict[str, Any]) -> bool:
         promised = predicted[load["broker"]]
-        assert abs(load["size_bytes"] - promised["size_bytes"]) <= 0.05 * promised["size_bytes"]
-        assert (load["replicas"], load["leaders"]) == (promised["replicas"], promised["leaders"])
-    assert not (tmp_path / "second.json").exists()
+        same = (load["replicas"], load["leaders"]) == (promised["replicas"], promised["leaders"])
+        return same and abs(load["size_bytes"] - promised["size_bytes"]) <= 0.05 * promised["size_bytes"]
+
+    second: dict[str, Any] = {}
+
+    def nothing_to_do() -> bool:
+        """A broker deletes what it gave away a moment later; until then it counts as its load."""
+        (tmp_path / "second.json").unlink(missing_ok=True)
+        second.update(operator.json("plan", str(tmp_path / "second.json")))
+        return second["partitions"] == 0 and all(map(is_as_predicted, second["before"]))
+
+    wait_until(lambda: f"the load as predicted: {second['before']} instead of {predicted}", nothing_to_do)
+    assert second["file"] is None and not (tmp_path / "second.json").exists()
     assert "nothing to do" in operator.run("plan", str(file)).stdout
     assert "cannot drain brokers [9]" in operator.run("plan", str(file), "--drain", "9").stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from klamm.testing.apache_kafka import ToolResult, run_tool
 from klamm.testing.cluster import KlammCluster
+from klamm.testing.waiting import wait_until
 
 OLD, NEW = "2.5.1", "3.9.1"
 
@@ -27,8 +28,13 @@ async def until_complete(*arguments: str, version: str, tool: str) -> ToolResult
     return result
 
 
-def replicas_of(cluster: KlammCluster, topic: str) -> list[list[int]]:
-    return [list(p.replica_nodes) for p in sorted(cluster.partitions(topic), key=lambda p: p.partition_index)]
+def wait_for_replicas(cluster: KlammCluster, topic: str, wanted: list[list[int]]) -> None:
+    """The brokers, which answer Metadata, hear of the end of a move after the tool."""
+
+    def replicas() -> list[list[int]]:
+        return [list(p.replica_nodes) for p in sorted(cluster.partitions(topic), key=lambda p: p.partition_index)]
+
+    wait_until(lambda: f"{wanted} instead of {replicas()}", lambda: replicas() == wanted)
 
 
 async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
@@ -46,7 +52,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
     assert "Successfully started partition reassignments" in started.output, started.output + started.errors
     done = await until_complete(*common, "--verify", "--preserve-throttles", version=NEW, tool=tool)
     assert done.output.count("is completed") == 2, done.output + done.errors
-    assert replicas_of(cluster, "moving") == wanted
+    wait_for_replicas(cluster, "moving", wanted)
 
     # 2.5.1 writes the znode, then reads it and the topic's znode.
     tool = "kafka.admin.ReassignPartitionsCommand"
@@ -57,7 +63,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
     assert "Successfully started reassignment" in started.output, started.output + started.errors
     done = await until_complete(*common, "--verify", version=OLD, tool=tool)
     assert done.output.count("completed successfully") == 2, done.output + done.errors
-    assert replicas_of(cluster, "moving") == wanted
+    wait_for_replicas(cluster, "moving", wanted)
 
     # Leadership stays where a leader remained assigned, until the tool moves it.
     elected = await run_tool(
@@ -67,7 +73,7 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
         check=False,
     )
     assert elected.code == 0, elected.output + elected.errors
-    assert [cluster.leader_of("moving", p) for p in (0, 1)] == [two, three]
+    wait_until("the leaders", lambda: [cluster.leader_of("moving", p) for p in (0, 1)] == [two, three])
     again = await run_tool(
         OLD,
         "kafka.admin.LeaderElectionCommand",
@@ -80,4 +86,4 @@ async def test_reassignment_and_elections(klamm_cluster: KlammCluster, tmp_path:
         OLD, "kafka.admin.TopicCommand", *bootstrap, "--alter", "--topic", "moving", "--partitions", "4", check=False
     )
     assert grown.code == 0, grown.output + grown.errors
-    assert len(cluster.partitions("moving")) == 4
+    wait_until("four partitions", lambda: len(cluster.partitions("moving")) == 4)

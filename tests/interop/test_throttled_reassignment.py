@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from klamm.cli.app import app
 from klamm.testing.apache_kafka import ToolResult, run_tool
 from klamm.testing.cluster import KlammCluster
+from klamm.testing.waiting import wait_until
 
 TOOL = "kafka.admin.ReassignPartitionsCommand"
 RECORDS, RECORD_BYTES = 100, 10_000
@@ -212,8 +213,13 @@ async def test_only_what_moves_is_throttled_and_listed(klamm_cluster: KlammClust
             data = f'{{"version":2,"entity_path":"brokers/{broker}"}}'.encode()
             w.zk.create("/config/changes/config_change_", data, sequence=True)
         w.wait_until_done()
-        found = {(t, p.partition_index): list(p.replica_nodes) for t in "xyz" for p in w.cluster.partitions(t)}
-        assert found == {("x", 2): [c, e], ("y", 0): [a, b], **plan}
+        expected = {("x", 2): [c, e], ("y", 0): [a, b], **plan}
+
+        def found() -> dict[tuple[str, int], list[int]]:
+            return {(t, p.partition_index): list(p.replica_nodes) for t in "xyz" for p in w.cluster.partitions(t)}
+
+        # The brokers, which answer Metadata, hear of the end of a move after the controller.
+        wait_until(lambda: f"{expected} instead of {found()}", lambda: found() == expected)
 
 
 def _unthrottled(before: dict[str, str], added: dict[str, str]) -> bytes:
