@@ -42,6 +42,6 @@ async def test_the_first_word_of_the_controller_comes_by_the_control_plane(tmp_p
             async with asyncio.timeout(30):
                 while not total("CONTROL", "outgoing-byte-total"):
                     await asyncio.sleep(0.01)
-            assert total("CONTROL", "request-total") == 1
+            assert total("CONTROL", "request-total") >= 1
             for listener in ("CLIENT", "INTERNAL"):
                 assert total(listener, "request-total") == 0

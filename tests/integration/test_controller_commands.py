@@ -79,8 +79,14 @@ def test_the_office_is_moved_preferred_and_remembered(klamm_cluster: KlammCluste
     assert operator.refusal("controller", "candidates", "remove", str(third)) == f"broker {third} is not a candidate"
 
     # From the events of the three brokers.
-    told = CliRunner().invoke(app, ["controller", "history", str(klamm_cluster.directory(1).parents[1]), "--json"])
-    terms = json.loads(told.stdout)["terms"]
+    def history() -> list[dict[str, Any]] | None:
+        """None until the brokers have written down how each term began and ended: they do it when they have time."""
+        told = CliRunner().invoke(app, ["controller", "history", str(klamm_cluster.directory(1).parents[1]), "--json"])
+        terms: list[dict[str, Any]] = json.loads(told.stdout)["terms"]
+        is_whole = len(terms) == 3 and all(term["ended_by"] for term in terms[:2]) and terms[2]["why"]
+        return terms if is_whole else None
+
+    terms = wait_until("three terms", history)
     assert [(term["epoch"], term["broker"]) for term in terms] == [(1, first), (2, second), (3, third)]
     assert [term["why"] for term in terms[1:]] == [
         "asked for by an operator",

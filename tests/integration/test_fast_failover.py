@@ -105,8 +105,11 @@ def shut_out(cluster: KlammCluster, gated: int, gate: Gate, history: History) ->
     wait_until("the fail-over", lambda: len(decisions(cluster, "suspect-relieved")) > before)
     acknowledge_more(history, RECORDS_PER_SECOND)
     assert gated in cluster.alive
-    others = next(b for b in cluster.alive if b != gated)
-    assert all(p.leader_id != gated for p in cluster.partitions(TOPIC, seen_by=others))
+    other = next(b for b in cluster.alive if b != gated)
+    wait_until(
+        "leaders other than that broker",
+        lambda: all(p.leader_id != gated for p in cluster.partitions(TOPIC, seen_by=other)),
+    )
     gate.open()
     wait_until("the end of the suspicion", lambda: len(decisions(cluster, "suspicion-ended")) > before)
     assert "same broker epoch" in decisions(cluster, "suspicion-ended")[-1]["detail"]
