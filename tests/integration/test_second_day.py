@@ -103,7 +103,7 @@ def test_1_to_7_with_klamm_up(data: Path, tmp_path: Path) -> None:
         wait_until("the end of all children", lambda: not any(map(is_running, children)))
     with running_up(tmp_path / "2.txt", "--data", str(data)) as up:
         assert "which an earlier process of this broker left behind" in (data / "broker-1" / "broker.log").read_text()
-        assert records(up.value("bootstrap")) == 10
+        wait_until("the records again", lambda: records(up.value("bootstrap")) == 10)
         # 7. A clean stop.
         up.stop()
         assert up.text.endswith("stopping ... (Ctrl-C again hurries)\nstopped\n")

@@ -140,7 +140,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
         os.kill(up.child("klamm zookeeper"), signal.SIGSTOP)  # the broker cannot end its session
         up.process.send_signal(signal.SIGINT)
         up.wait_for("stopping")
-        assert up.stop() < 3.0
+        assert up.stop() < 6.0, "without hurry it takes ten seconds"
         assert not is_running(broker)
         assert not data.exists()
 

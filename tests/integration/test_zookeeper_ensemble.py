@@ -246,7 +246,7 @@ async def test_no_change_is_missed_while_servers_are_killed(
             assert all(last[path] >= version for path, version in writer.logged.items()), (
                 "an acknowledged write is lost"
             )
-            await until("the state of the last write everywhere", lambda last=last: mirror.versions == last, timeout=20)
+            await until("the state of the last write everywhere", lambda last=last: mirror.versions == last)
             await victim.restart()
         assert not following.done()
         for task in (following, writing):
