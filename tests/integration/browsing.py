@@ -88,9 +88,12 @@ class Visitor:
         )
 
     def row(self, selector: str, first: str) -> list[str]:
-        """The cells of the row whose first cell is this."""
-        rows = self.page.locator(f"{selector} tbody tr")
-        cells = [r.locator("td").all_inner_texts() for r in rows.all()]
+        """The cells of the row whose first cell is this, read at once: a live page may change between two questions."""
+        cells = self.page.evaluate(
+            "selector => [...document.querySelectorAll(`${selector} tbody tr`)]"
+            ".map(row => [...row.querySelectorAll('td')].map(cell => cell.innerText))",
+            selector,
+        )
         (found,) = [row for row in cells if row and row[0].split()[:1] == [first]]
         return [" ".join(cell.split()) for cell in found]
 

@@ -62,7 +62,7 @@ def test_a_topic_is_created_and_seen(visitor: Visitor, cluster: KlammCluster) ->
     page.click("#create button")
     visitor.sees("#notice", "topic orders was created with 6 partitions")
     visitor.sees("#topics", "orders")
-    assert visitor.row("#topics", "orders")[1:6] == ["in sync", "6", "3", "0", "0"]
+    wait_until("leaders", lambda: visitor.row("#topics", "orders")[1:6] == ["in sync", "6", "3", "0", "0"])
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "q", "the search has a key"
     page.keyboard.type("nothing-like-this")
@@ -86,9 +86,11 @@ def test_bytes_and_brokers(visitor: Visitor, cluster: KlammCluster, operator: Op
     visitor.open("/brokers")
     assert [visitor.row("#brokers", str(b))[1].split()[0] for b in (1, 2, 3)] == ["up"] * 3
     assert visitor.row("#brokers", str(cluster.controller))[1] == "up controller"
-    page = visitor.page
-    page.wait_for_function("() => document.querySelector('#brokers').innerText.includes('500.')")
-    assert all(visitor.row("#brokers", str(broker))[9].startswith("50") for broker in (1, 2, 3)), "three replicas"
+    for broker in (1, 2, 3):
+        wait_until(
+            f"the bytes of broker {broker}",
+            lambda broker=broker: visitor.row("#brokers", str(broker))[9].startswith("50"),
+        )
 
 
 def test_messages(visitor: Visitor, operator: Operator) -> None:
@@ -180,7 +182,7 @@ def test_a_candidate_is_added_and_the_controller_moves(visitor: Visitor, cluster
     page.click("#move button")
     visitor.sees("#notice", f"the controller moved to broker {third}")
     visitor.sees("#holder", f"Broker {third} is the controller.")
-    assert cluster.controller == third
+    wait_until("the news of it", lambda: cluster.controller == third)
 
 
 def test_a_plan_is_made_started_watched_and_cancelled(
