@@ -23,6 +23,7 @@ from klamm.testing.cluster import KlammCluster, running_cluster
 from klamm.testing.waiting import wait_until
 
 OLD, NEW = "2.5.1", "3.9.1"
+PLAIN = "plain"
 TOPIC_TOOL = {OLD: "kafka.admin.TopicCommand", NEW: "org.apache.kafka.tools.TopicCommand"}
 CONFIG_TOOL = "kafka.admin.ConfigCommand"
 DIFFERENT_DEFAULTS = {
@@ -48,6 +49,9 @@ NOT_CHANGED_AT_RUN_TIME = {"listeners", "advertised.listeners", "listener.securi
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
     with running_cluster(tmp_path_factory.mktemp("configs"), brokers=2) as cluster:
+        cluster.create_topic(PLAIN)
+        for broker in cluster.broker_ids:
+            wait_until("the topic at every broker", lambda broker=broker: cluster.partitions(PLAIN, seen_by=broker))
         yield cluster
 
 
@@ -125,13 +129,11 @@ async def test_brokers_and_loggers(cluster: KlammCluster, version: str) -> None:
 
 
 def topic_values(cluster: KlammCluster, key: str) -> set[str | None]:
-    """The value of a key in a fresh topic, as every broker tells it."""
+    """The value of a key in a topic without settings of its own, as every broker tells it."""
     found = set()
     for broker in cluster.bootstrap.split(","):
         admin = AdminClient({"bootstrap.servers": broker})
-        if "values" not in admin.list_topics(timeout=10).topics:
-            cluster.create_topic("values")
-        resource = ConfigResource(ResourceType.TOPIC, "values")
+        resource = ConfigResource(ResourceType.TOPIC, PLAIN)
         (described,) = admin.describe_configs([resource]).values()
         found.add(described.result(10)[key].value)
     return found
