@@ -132,4 +132,8 @@ async def test_each_takes_over_the_groups_of_the_other(tmp_path: Path, zookeeper
         assert "readers" in dump.output and TOPIC in dump.output, dump.output
         assert "isvalid: false" not in dump.output
         theirs = tmp_path / "jvm" / "data" / f"{OFFSETS}-0" / f"{0:020}.log"
-        assert segment.read_bytes() == theirs.read_bytes(), "the same log on both"
+
+        async def same_bytes() -> bool:
+            return segment.read_bytes() == theirs.read_bytes()
+
+        await eventually("the same log on both", same_bytes)
