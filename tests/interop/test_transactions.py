@@ -135,7 +135,7 @@ def test_a_second_producer_fences_the_first(cluster: KlammCluster) -> None:
 @pytest.mark.case("TXN-33")
 def test_a_transaction_of_a_dead_client_ends_by_its_timeout(cluster: KlammCluster) -> None:
     cluster.create_topic("timeouts")
-    client = producer(cluster, "timeouts", transaction_timeout_ms=1000)
+    client = producer(cluster, "timeouts", transaction_timeout_ms=5000)  # longer than the two looks before it ends
     client.begin_transaction()
     client.produce("timeouts", b"abandoned")
     client.flush(30)
@@ -209,6 +209,8 @@ def test_java_producers(cluster: KlammCluster, version: str) -> None:
 def test_a_hanging_transaction_is_found_and_ended(cluster: KlammCluster) -> None:
     cluster.create_topic("hanging")
     transact(producer(cluster, "healthy"), "hanging", ["before"], commit=True)
+    # A commit returns before its markers are written; the late batch must come after them.
+    wait_until("the markers", lambda: visible(cluster, "hanging") == ["before"])
     leader = cluster.leader_of("hanging")
     asyncio.run(write_late_batch(cluster.internal_port(leader), TopicPartition("hanging", 0)))
     plain = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -219,8 +221,12 @@ def test_a_hanging_transaction_is_found_and_ended(cluster: KlammCluster) -> None
     at = ("--bootstrap-server", cluster.bootstrap)
     listed = json.loads(klamm("transactions", "list", "--json", *at).stdout)["transactions"]
     assert "healthy" in [entry["transactional_id"] for entry in listed]
-    described = json.loads(klamm("transactions", "describe", "healthy", "--json", *at).stdout)
-    assert (described["state"], described["partitions"]) == ("CompleteCommit", [])
+
+    def healthy() -> tuple[str, list[str]]:
+        described = json.loads(klamm("transactions", "describe", "healthy", "--json", *at).stdout)
+        return described["state"], described["partitions"]
+
+    wait_until(lambda: f"the end of the commit instead of {healthy()}", lambda: healthy() == ("CompleteCommit", []))
     unknown = klamm("transactions", "describe", "nobody", *at)
     assert unknown.exit_code == 1 and "TRANSACTIONAL_ID_NOT_FOUND" in unknown.output
 
