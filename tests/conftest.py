@@ -1,7 +1,8 @@
 """Rules for the whole suite: fast tests first, a time budget per directory, nothing left behind.
 
-A run fails if a directory exceeds its budget, or if a process or a temporary directory is left. The budgets are for 2
-cores. Pure tests count in seconds of this process, which other work on the machine does not change, the rest in time.
+A run fails if a process or a temporary directory is left. The budgets are for 2 cores. Pure tests count in CPU seconds
+of this process, the rest in time. A directory that exceeds its budget is named in the summary, but a slow or busy
+machine does not fail a run whose tests pass; only pure tests do, at `FAR` times their budget: no machine is that slow.
 `KLAMM_SCALE=full` (make soak) runs tests with their full counts and without budgets.
 
 Processes are found by a mark in their environment, which even orphans have. All temporary directories of a run are in
@@ -25,12 +26,14 @@ TESTS = Path(__file__).parent
 BUDGET_SECONDS = {"unit": 140, "simulation": 40, "integration": 900, "interop": 1450}
 """In the order in which they run: those that fail fastest come first."""
 PURE = ("unit", "simulation")
+FAR = 3
 
 FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
 MARK = f"KLAMM_TEST_RUN={os.getpid()}"
 RUN_DIRECTORY = Path(tempfile.gettempdir()) / f"klamm-tests-{os.getpid()}"
-ENDING_SECONDS = 3.0
+ENDING_SECONDS = 30.0
 FINDINGS = pytest.StashKey[list[str]]()
+WARNINGS = pytest.StashKey[list[str]]()
 KEEP = pytest.StashKey[bool]()
 
 _spent: dict[str, float] = defaultdict(float)
@@ -101,9 +104,15 @@ def _left_behind() -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    over = [name for name, seconds in _spent.items() if seconds > BUDGET_SECONDS[name] and not FULL_SCALE]
+    over = {} if FULL_SCALE else {name: spent / BUDGET_SECONDS[name] for name, spent in _spent.items()}
+    far = [name for name, ratio in over.items() if ratio > FAR and name in PURE]
+    session.config.stash[WARNINGS] = [
+        f"tests/{name} exceeded its budget: was the machine busy, or did a test grow?"
+        for name, ratio in over.items()
+        if ratio > 1 and name not in far
+    ]
     session.config.stash[FINDINGS] = findings = [
-        *(f"tests/{name} exceeded its budget" for name in over),
+        *(f"tests/{name} exceeded {FAR} times its budget" for name in far),
         *(f"left behind: {what}" for what in _left_behind()),
     ]
     if findings and session.exitstatus == pytest.ExitCode.OK:
@@ -116,6 +125,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for name, budget in BUDGET_SECONDS.items():
         if name in _spent:
             terminalreporter.write_line(f"tests/{name:<12} {_spent[name]:6.1f} of {budget}")
+    for warning in config.stash.get(WARNINGS, []):
+        terminalreporter.write_line(warning, yellow=True)
     for finding in config.stash.get(FINDINGS, []):
         terminalreporter.write_line(finding, red=True)
     if config.stash.get(KEEP, False):
