@@ -22,6 +22,8 @@ from klamm.testing.kafka_jars import Artifact, JarsMissing, cache_directory, fet
 
 SOURCES: Final = Path(__file__).parents[1] / "tests" / "interop" / "clients"
 TIMEOUT_SECONDS: Final = 900
+ATTEMPTS: Final = 2
+"""A registry may fail for a moment."""
 PYTHON_LIBRARIES: Final = ("kafka-python-2.0.2", "kafka-python-2.2.15", "kafka-python-3.0.12", "aiokafka")
 JAVA_CLIENTS: Final = ("0.10.2.2", "1.0.2", "2.5.1", "3.9.1")
 STREAMS: Final = ("2.5.1", "3.9.1")
@@ -38,6 +40,10 @@ def listed() -> list[dict[str, Any]]:
 
 class ClientMissing(RuntimeError):
     """The message says in one line what could not be installed, and why."""
+
+
+class ToolMissing(ClientMissing):
+    """A second attempt would not find it either."""
 
 
 def python(library: str) -> Path:
@@ -128,7 +134,7 @@ def kcat() -> Path:
 
     def build(directory: Path) -> None:
         if not shutil.which("apt-get"):
-            raise ClientMissing("kcat: this is no Debian; its packages are unpacked with apt-get and dpkg")
+            raise ToolMissing("this is no Debian; its packages are unpacked with apt-get and dpkg")
         download = ["apt-get", "download", "-qq", *KCAT_PACKAGES]
         try:
             _run(download, cwd=directory)
@@ -165,26 +171,44 @@ def _built(name: str, sources: Sequence[Path], build: Callable[[Path], None]) ->
     with open(directory.with_suffix(directory.suffix + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / DONE).exists():
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir()
-            build(directory)
+            try:
+                _build(directory, build)
+            except ClientMissing as reason:
+                raise ClientMissing(f"{name}: {reason}") from None
             (directory / DONE).touch()
     return directory
+
+
+def _build(directory: Path, build: Callable[[Path], None]) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        try:
+            build(directory)
+            return
+        except ToolMissing:
+            raise
+        except ClientMissing:
+            if attempt == ATTEMPTS:
+                raise
 
 
 def _run(command: Sequence[str | Path], cwd: Path | None = None) -> None:
     tool = str(command[0])
     if shutil.which(tool) is None:
-        raise ClientMissing(f"{tool} is not installed")
+        raise ToolMissing(f"{tool} is not installed")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KLAMM_TEST")}
-    ran = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        cwd=cwd,
-        env=environment,
-    )
+    try:
+        ran = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            cwd=cwd,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClientMissing(f"{Path(tool).name} {command[1]} took more than {TIMEOUT_SECONDS} s") from None
     if ran.returncode:
         words = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()
         raise ClientMissing(f"{Path(tool).name} {command[1]}: {words[-1]}")

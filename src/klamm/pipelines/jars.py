@@ -51,6 +51,8 @@ _IVY_SETTINGS = """<ivysettings>
 </ivysettings>
 """
 _RESOLVE_SECONDS_MAX = 600
+_ATTEMPTS = 2
+"""Maven Central may fail for a moment."""
 
 
 def require_spark() -> Path:
@@ -89,11 +91,18 @@ def spark_jars() -> list[Path]:
 def _resolve(spark_home: Path, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # on the same file system, so that a jar enters the cache by rename: complete or not at all
-        with tempfile.TemporaryDirectory(prefix=".resolve-", dir=directory) as scratch:
-            fetched = _run_ivy(spark_home, Path(scratch))
-            for name in JARS:
-                os.replace(fetched / name, directory / name)
+        for attempt in range(1, _ATTEMPTS + 1):
+            # on the same file system, so that a jar enters the cache by rename: complete or not at all
+            with tempfile.TemporaryDirectory(prefix=".resolve-", dir=directory) as scratch:
+                try:
+                    fetched = _run_ivy(spark_home, Path(scratch))
+                except LakeError:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    continue
+                for name in JARS:
+                    os.replace(fetched / name, directory / name)
+                return
     except OSError as e:
         raise LakeError(f"cannot write Spark's jars to {directory}: {e}") from e
 

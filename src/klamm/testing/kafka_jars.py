@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 VERSIONS = ("2.5.1", "3.9.1")
 _FETCH_TIMEOUT = 900
+_ATTEMPTS = 2
+"""A registry may fail for a moment."""
 
 
 class Artifact(NamedTuple):
@@ -54,14 +56,24 @@ def fetched_jars(name: str, artifacts: list[Artifact]) -> Path:
     target = cache_directory() / name
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".fetching-{name}-", dir=target.parent) as work:
-            fetched = _fetch(artifacts, Path(work))
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
-                fetched.rename(target)
-            except OSError:
-                if not target.is_dir():  # else another process has fetched the same jars in the meantime
+                _fetch_into(target, artifacts)
+                break
+            except JarsMissing:
+                if attempt == _ATTEMPTS:
                     raise
     return target
+
+
+def _fetch_into(target: Path, artifacts: list[Artifact]) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".fetching-{target.name}-", dir=target.parent) as work:
+        fetched = _fetch(artifacts, Path(work))
+        try:
+            fetched.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process has fetched the same jars in the meantime
+                raise
 
 
 def _fetch(artifacts: list[Artifact], work: Path) -> Path:
@@ -73,7 +85,10 @@ def _fetch(artifacts: list[Artifact], work: Path) -> Path:
         command = _ivy(java, ivy, artifacts, work, jars)
     else:
         raise JarsMissing("cannot fetch Apache Kafka: install Maven, or Java 17 and klamm[spark] (PySpark ships Ivy)")
-    result = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT, cwd=work)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT, cwd=work)
+    except subprocess.TimeoutExpired:
+        raise JarsMissing(f"{Path(command[0]).name} fetched Apache Kafka for more than {_FETCH_TIMEOUT} s") from None
     if result.returncode or not list(jars.glob(f"{artifacts[0].name}-*.jar")):
         words = [
             line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line or "UNRESOLVED" in line
