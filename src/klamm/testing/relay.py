@@ -7,6 +7,7 @@ when shut, it cuts its connections and refuses new ones. A subclass that inspect
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
@@ -29,22 +30,22 @@ class Relay:
         """`port` is the relay's own; 0 takes any free port."""
         self._target_port = target_port
         self._wanted_port = port
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._open: set[asyncio.Task[None]] = set()
-        """The tasks of both directions of each connection. Only these are cancelled, because asyncio logs an error when
-        the task of the connection itself is cancelled."""
+        """The tasks of both directions of each connection. Only these are cancelled: the task of a connection itself
+        always ends its way, and closes both ends."""
         self._may_pass = asyncio.Event()
         self._may_pass.set()
 
     @property
     def is_open(self) -> bool:
-        return self._server is not None
+        return self._listening is not None
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._listening is not None
+        return int(self._listening.getsockname()[1])
 
     @property
     def address(self) -> str:
@@ -57,12 +58,15 @@ class Relay:
         self._may_pass.set()
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._accept, HOST, self._wanted_port)
+        self._listening = socket.create_server((HOST, self._wanted_port))
+        self._listening.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
 
     async def shut(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
             for way in self._open:
                 way.cancel()
             await asyncio.gather(*self._connections)
@@ -88,19 +92,27 @@ class Relay:
             await target.writer.drain()
         await self._may_pass.wait()  # while silent, do not pass on the end of the stream either
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, listening: socket.socket) -> None:
+        """From here on `shut` knows the connection. `asyncio.start_server` gives it to its handler a few turns of the
+        loop later; if the relay was shut in between, nothing ever closed it."""
+        try:
+            accepted, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # the client has given up
+        accepted.setblocking(False)
+        task = asyncio.create_task(self._serve(accepted))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        ends = [End(reader, writer)]
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        ends = [End(*await asyncio.open_connection(sock=accepted))]
         try:
             ends.append(End(*await asyncio.open_connection(HOST, self._target_port)))
-            if self._server is not None:  # it has not been shut in the meantime
+            if self.is_open:  # it has not been shut in the meantime
                 await self._pass_on(*ends)
         except OSError:
             pass  # the server is not there: cut the client's connection
-        finally:  # also for a connection that arrived during the shutdown and is cancelled with the loop
+        finally:
             for end in ends:
                 end.writer.transport.abort()
         await asyncio.gather(*(end.writer.wait_closed() for end in ends), return_exceptions=True)
