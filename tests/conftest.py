@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 BUDGET_SECONDS = {"unit": 140, "simulation": 40, "integration": 900, "interop": 1450}
@@ -29,6 +30,16 @@ PURE = ("unit", "simulation")
 FAR = 3
 
 FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
+# An example may take long because the machine is busy. `make test` tries the same examples each time, so that it does
+# not find at random what `make soak` looks for.
+settings.register_profile(
+    "klamm",
+    deadline=None,
+    derandomize=not FULL_SCALE,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("klamm")
 MARK = f"KLAMM_TEST_RUN={os.getpid()}"
 RUN_DIRECTORY = Path(tempfile.gettempdir()) / f"klamm-tests-{os.getpid()}"
 ENDING_SECONDS = 30.0
