@@ -98,7 +98,7 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     assert len(children) == 4, output.read_text()
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
-    wait_until("the end of its brokers", lambda: not any(map(is_running, children)), timeout=5)
+    wait_until("the end of its brokers", lambda: not any(map(is_running, children)))
 
 
 @pytest.mark.parametrize(

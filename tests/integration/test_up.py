@@ -52,12 +52,10 @@ def test_again_and_again_on_the_same_data(tmp_path: Path) -> None:
         assert (up.value("bootstrap"), up.value("ZooKeeper")) == (bootstrap, zookeeper), "ports are kept"
         children = up.children()
         up.process.kill()
-        wait_until("the end of all children", lambda: not any(map(is_running, children)), timeout=5)
+        wait_until("the end of all children", lambda: not any(map(is_running, children)))
 
     with running_up(tmp_path / "3.txt", "--data", str(data)) as up:
         assert up.value("bootstrap") == bootstrap
-        logs = (data / "broker-1" / "broker.log").read_text()
-        assert "which an earlier process of this broker left behind" in logs
         assert klamm("topics", "list", "--bootstrap-server", bootstrap).stdout == "orders\n"
         up.stop()
     other = one_line(klamm("up", "--data", str(data), "--zookeeper", "embedded"))

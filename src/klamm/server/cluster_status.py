@@ -146,7 +146,7 @@ def summary(metadata: Any | None, brokers: Iterable[KlammBroker]) -> ClusterStat
 def _broker(
     broker: KlammBroker, controller: int, leaders: Counter[int], replicas: Counter[int], lagging: Counter[int]
 ) -> BrokerStatus:
-    state = "up" if broker.alive else "down"
+    state = "up" if broker.is_ready else "starting" if broker.alive else "down"
     counts = (leaders[broker.id], replicas[broker.id], lagging[broker.id])
     return BrokerStatus(broker.id, broker.address, state, broker.id == controller, *counts)
 

@@ -40,6 +40,7 @@ class ServerProcess(ABC):
         self._child: Child | None = None
         self._log_bytes_before = 0
         self._paused = False
+        self._has_said_ready = False
 
     @abstractmethod
     def command(self) -> Sequence[str]: ...
@@ -56,6 +57,11 @@ class ServerProcess(ABC):
     def alive(self) -> bool:
         return self._child is not None and self._child.returncode is None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves: it is alive, and its start was awaited to the end."""
+        return self.alive and self._has_said_ready
+
     def log_text(self) -> str:
         """Everything that it has printed since its first start."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -71,16 +77,19 @@ class ServerProcess(ABC):
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_bytes_before = self.log.stat().st_size if self.log.exists() else 0
         self._paused = False
+        self._has_said_ready = False
         self._child = start_child(self.command(), log_path=self.log, cwd=self.log.parent)
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> str:
         """Poll the log, because a file has no event to await. The end of the process ends the wait at once."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._ready(self._started())
+                said = await self._ready(self._started())
         except TimeoutError:
             await self.kill()
             raise ServerNotStarted(f"{self.name} was not ready after {timeout:.0f} s; see {self.log}") from None
+        self._has_said_ready = True
+        return said
 
     async def _ready(self, child: Child) -> str:
         while True:

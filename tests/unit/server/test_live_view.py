@@ -19,8 +19,8 @@ def partition(leader: int, replicas: list[int], isr: list[int]) -> Any:
     return SimpleNamespace(leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
 
 
-def broker(number: int, *, alive: bool = True) -> Any:
-    return SimpleNamespace(id=number, address=f"127.0.0.1:{number}", alive=alive)
+def broker(number: int, *, alive: bool = True, is_ready: bool = True) -> Any:
+    return SimpleNamespace(id=number, address=f"127.0.0.1:{number}", alive=alive, is_ready=alive and is_ready)
 
 
 def test_a_summary_counts_leaders_replicas_and_what_is_missing() -> None:
@@ -34,6 +34,12 @@ def test_a_summary_counts_leaders_replicas_and_what_is_missing() -> None:
     ]
     assert (status.topics, status.partitions, status.offline, status.under_replicated) == (1, 3, 1, 1)
     assert summary(None, [broker(1)]).controller == ""
+
+
+def test_a_broker_that_starts_does_not_serve_yet() -> None:
+    status = summary(None, [broker(1), broker(2, is_ready=False)])
+    assert [each.state for each in status.brokers] == ["up", "starting"]
+    assert status.health == "1 broker down: 2"
 
 
 UP = BrokerStatus(1, "a:1", "up", True, 1, 1, 0)
