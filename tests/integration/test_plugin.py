@@ -8,16 +8,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from klamm.model.ids import TopicPartition
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.testing import AsyncKlammCluster, ClusterError, KlammCluster, running_cluster
+from klamm.testing import AsyncKlammCluster, ClusterError, KlammCluster, async_cluster, running_cluster
 from klamm.testing.waiting import wait_until
 from klamm.zookeeper.client import ZooKeeperClient
 
@@ -158,6 +160,27 @@ async def test_zookeeper_grants_the_session_timeout_that_is_asked_for(klamm_modu
     )
     async with client.running():
         assert client.session_timeout_ms == timeout_ms
+
+
+def test_a_topic_of_which_no_broker_has_heard_yet(
+    klamm_module_cluster: KlammCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in ZooKeeper, but the controller is slow: that is no topic that does not exist."""
+    cluster, document = klamm_module_cluster, b'{"version":1,"partitions":{"0":[1]}}'
+    controller = cluster.controller
+    monkeypatch.setattr(async_cluster, "UNKNOWN_TOPIC_SECONDS", 0.1)
+    zookeeper = KazooClient(cluster.zookeeper)
+    zookeeper.start()
+    cluster.pause(controller)
+    wakes = threading.Timer(0.5, cluster.resume, [controller])
+    try:
+        zookeeper.create("/brokers/topics/unheard", document)
+        wakes.start()
+        assert cluster.leader_of("unheard") == 1
+    finally:
+        wakes.join()
+        zookeeper.stop()
+        zookeeper.close()
 
 
 async def test_the_same_cluster_for_asyncio() -> None:

@@ -61,12 +61,12 @@ async def _grow(
 ) -> range:
     """Returns the numbers of the new partitions."""
     services.check_is_controller()
-    if topic.name in INTERNAL_TOPICS:
-        reason = f"'{topic.name}' cannot grow: its keys would move away from their records."
-        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     check_named_once(topic.name, names)
     if not services.may(context, Operation.ALTER, topic.name):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if topic.name in INTERNAL_TOPICS:
+        reason = f"'{topic.name}' cannot grow: its keys would move away from their records."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     lists = None
     if topic.assignments is not None:
         lists = [tuple(map(BrokerId, entry.broker_ids)) for entry in topic.assignments]
