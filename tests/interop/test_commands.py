@@ -19,6 +19,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.local_cluster import LocalCluster
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
+from klamm.testing.waiting import eventually
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
 KINDS = ("2.5.1", "3.9.1", "klamm")
@@ -170,12 +171,21 @@ async def settings(terminal: Terminal, kind: str) -> None:
     assert "klamm: " in await terminal.refuses("configs", "set", "--topic", "orders", "retention.ms=soon")
     assert (await terminal.json("configs", "diff"))["differences"] == []
     await terminal.run("configs", "set", "--broker", "2", "log.cleaner.backoff.ms=20000")
-    (different,) = (await terminal.json("configs", "diff"))["differences"]
+
+    async def different_setting() -> Any | None:
+        """A broker learns of it from ZooKeeper, after the command has ended."""
+        return next(iter((await terminal.json("configs", "diff"))["differences"]), None)
+
+    different = await eventually("the setting of broker 2", different_setting)
     assert (different["key"], different["values"]["2"]) == ("log.cleaner.backoff.ms", "20000")
     assert "log.cleaner.backoff.ms" in await terminal.says("configs", "diff")
     await terminal.run("configs", "unset", "--broker", "2", "log.cleaner.backoff.ms")
     await terminal.run("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=16000")
-    assert "all brokers" in await terminal.says("configs", "describe", "--broker", "1")
+
+    async def has_heard() -> bool:
+        return "all brokers" in await terminal.says("configs", "describe", "--broker", "1")
+
+    await eventually("the setting of all brokers", has_heard)
     await terminal.run("configs", "unset", "--all-brokers", "log.cleaner.backoff.ms")
     logger = "klamm.broker" if kind == "klamm" else "kafka.server.KafkaApis"
     await terminal.run("configs", "set", "--loggers", "1", f"{logger}=DEBUG")
@@ -196,8 +206,12 @@ async def brokers_and_moves(terminal: Terminal, kind: str) -> None:
     assert "would move" in (await terminal.run("brokers", "drain", "1", "--dry-run", code=stuck)).stdout
     drained = await terminal.run("brokers", "drain", "1", code=stuck)
     assert "away from broker 1" in drained.stdout
-    led = (await terminal.json("partitions", "list", "--topic", "orders"))["partitions"]
-    assert {entry["leader"] for entry in led} == {2}
+
+    async def is_drained() -> bool:
+        led = (await terminal.json("partitions", "list", "--topic", "orders"))["partitions"]
+        return {entry["leader"] for entry in led} == {2}
+
+    await eventually("broker 2 as leader everywhere", is_drained)
     held = await terminal.json("brokers", "decommission-check", "1", code=1)
     assert held["can_be_removed"] is False and "orders-0" in held["holds"]["replicas"]
 
