@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import ClientQuotas
-from klamm.server.runtime import GC_THRESHOLD
+from klamm.server.garbage import GarbageCollection
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.testing.zookeeper import InMemoryZooKeeper
 from klamm.wire.apis import APIS, ApiKey
@@ -50,6 +51,8 @@ from klamm.zookeeper.znodes import topic
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 from .widest import widest
+
+pytestmark = pytest.mark.timeout(3600 if os.environ.get("KLAMM_SCALE") == "full" else 300)
 
 LIMIT_S = 0.050
 PER_TOPIC = 100
@@ -126,7 +129,6 @@ class Wide(NamedTuple):
         head = RequestHeader(key, version, 1, "test")
         frame = b"".join([request_head(head, sum(map(len, chunks))), *chunks])
         wire = ServerConnection(256 << 20, recordless_bytes_max=256 << 20)
-        gc.collect()
         self.holds.reset()
         for start in range(0, len(frame), CHUNK_BYTES):
             wire.feed(frame[start : start + CHUNK_BYTES])
@@ -140,12 +142,13 @@ class Wide(NamedTuple):
         return await self.holds.read()
 
 
-@pytest.fixture(scope="module")
-def garbage_as_in_a_server() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD)
-    yield
-    gc.set_threshold(*before)
+@pytest.fixture
+async def garbage_as_in_a_server() -> AsyncIterator[None]:
+    gc.collect()
+    gc.freeze()  # as after the imports of a server
+    async with GarbageCollection().running():
+        yield
+    gc.unfreeze()
 
 
 @pytest.fixture

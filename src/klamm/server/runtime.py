@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import random
@@ -21,13 +20,11 @@ from klamm.log.disk import FileDisk
 from klamm.model.ports import Ports
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server.garbage import GarbageCollection
 
 logger = logging.getLogger(__name__)
 
 TEXT_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
-GC_THRESHOLD: Final = 10_000
-"""Number of new objects, minus freed ones, after which the garbage collector scans the young generation. Python's
-default of 700 suits scripts: a server creates that many for every large request and finds no garbage in them."""
 
 
 def real_ports(disk_workers: int = 4) -> Ports:
@@ -47,9 +44,13 @@ def raise_descriptor_limit() -> None:
 
 def run(main: Coroutine[Any, Any, int]) -> None:
     """Run a server in this process until it ends, and exit with its code."""
-    gc.set_threshold(GC_THRESHOLD)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(main))
+        sys.exit(runner.run(_with_garbage_collection(main)))
+
+
+async def _with_garbage_collection(main: Coroutine[Any, Any, int]) -> int:
+    async with GarbageCollection().running():
+        return await main
 
 
 class Stop:

@@ -30,13 +30,13 @@ def encode_topic(topic: Any, version: int) -> bytes:
     return _topic_writer(version)(topic)
 
 
-def join_response(response: Any, version: int, topics: Sequence[bytes]) -> list[Buffer]:
-    """`response` has no topics of its own."""
+def join_response(response: Any, version: int, count: int, topics: Sequence[bytes]) -> list[Buffer]:
+    """`response` has no topics of its own; `topics` are the bytes of `count` topics, in any pieces."""
     assert not response.topics
     whole = encode_response(response, version)
     is_flexible = version >= FIRST_FLEXIBLE
     after = (INT32.size if 8 <= version <= 10 else 0) + is_flexible
-    count = uvarint(len(topics) + 1) if is_flexible else INT32.pack(len(topics))
+    length = uvarint(count + 1) if is_flexible else INT32.pack(count)
     split = len(whole) - after
     head = whole[: split - (1 if is_flexible else INT32.size)]
-    return [head + count, b"".join(topics), whole[split:]]
+    return [head + length, *topics, whole[split:]]

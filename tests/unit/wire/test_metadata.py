@@ -32,4 +32,6 @@ def test_joined_as_written(version: int, count: int) -> None:
         return RESPONSE(throttle_time_ms=7, brokers=brokers, cluster_id="c", controller_id=1, topics=topics)
 
     parts = [encode_topic(topic, version) for topic in topics]
-    assert b"".join(join_response(response([]), version, parts)) == encode_response(response(topics), version)
+    assert b"".join(join_response(response([]), version, len(parts), parts)) == encode_response(
+        response(topics), version
+    )

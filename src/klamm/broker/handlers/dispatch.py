@@ -67,8 +67,10 @@ from klamm.broker.handlers import (
     update_metadata,
     write_txn_markers,
 )
+from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import in_slices
 from klamm.broker.timed import Timed
 from klamm.model.errors import ErrorCode, KafkaError, KlammError
 from klamm.model.ports import Buffer
@@ -82,8 +84,8 @@ from klamm.wire.failures import failure_body
 from klamm.wire.messages import decode_request, encode_response
 from klamm.wire.server_connection import RequestHeader
 
-LARGE_BYTES: Final = 128 << 10
-"""The codec needs up to ten milliseconds for a message of this size."""
+LARGE_BYTES: Final = 32 << 10
+"""The codec needs up to ten milliseconds for a request of this size and its response, which may be larger."""
 
 log = logging.getLogger(__name__)
 
@@ -223,16 +225,28 @@ class Dispatcher:
         if key in DATA_HANDLERS:
             answer, seconds = await self._timed(DATA_HANDLERS[key](self._services, context, version, body))
             return await self._metered(context, key, answer, seconds)
-        is_large = len(body) > LARGE_BYTES
-        decode = partial(decode_request, key, version, body)
-        request = await self._pool(decode) if is_large else decode()
+        if len(body) > LARGE_BYTES:
+            return await self._handle_large(context, key, version, body)
+        request = decode_request(key, version, body)
         response, seconds = await self._timed(MESSAGE_HANDLERS[key](self._services, context, version, request))
         if isinstance(response, Metered):
             return await self._metered(context, key, response, seconds)
-        if not is_large:
-            return self._encode(context, key, version, response, seconds)
+        return self._encode(context, key, version, response, seconds)
+
+    async def _handle_large(
+        self, context: RequestContext, key: ApiKey, version: int, body: memoryview
+    ) -> Sequence[Buffer] | None:
+        request = await self._pool(partial(decode_request, key, version, body))
+        try:
+            response, seconds = await self._timed(MESSAGE_HANDLERS[key](self._services, context, version, request))
+        finally:
+            await in_slices(freed(request))
+        if isinstance(response, Metered):
+            return await self._metered(context, key, response, seconds)
         self._set_throttle(context, key, response, seconds)
-        return [await self._pool(partial(encode_response, response, version))]
+        encoded = await self._pool(partial(encode_response, response, version))
+        await in_slices(freed(response))
+        return [encoded]
 
     async def _metered(
         self, context: RequestContext, key: ApiKey, answer: Metered, seconds: float

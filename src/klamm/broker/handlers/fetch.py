@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Generator, Sequence
-from typing import Final
+from typing import Any, Final
 
+from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
 from klamm.broker.handlers.slices import in_slices
@@ -71,13 +72,19 @@ async def handle(services: Services, context: RequestContext, version: int, body
         answer = session.throttled() if throttle_ms else session.answer(results)
         head = encode_head(version, throttle_ms=throttle_ms, error=answer.error, session_id=answer.session_id)
         topics = encode_in_slices(version, answer.results)
-        return _joined(head, topics) if len(answer.results) > ENTRIES_PER_SLICE else [head, *finish(topics)]
+        if len(answer.results) <= ENTRIES_PER_SLICE:
+            return [head, *finish(topics)]
+        return _joined(head, topics, [request.partitions, entries, refused, results])
 
     return Metered(size, encode)
 
 
-async def _joined(head: bytes, topics: Generator[None, None, list[Buffer]]) -> Sequence[Buffer]:
-    return [head, *await in_slices(topics)]
+async def _joined(head: bytes, topics: Generator[None, None, list[Buffer]], used: list[list[Any]]) -> Sequence[Buffer]:
+    """The answer, in slices; then what it was made from is freed."""
+    joined = [head, *await in_slices(topics)]
+    for entries in used:
+        await in_slices(freed(entries))
+    return joined
 
 
 def _authorize(

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from klamm.admin.placement import RackMode
+from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import each, in_slices
 from klamm.broker.topics import NewTopic
 from klamm.model.control import PartitionMetadata
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
@@ -49,6 +50,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         names = {topic.name: None async for topic in each(request.topics, PARTITIONS_PER_SLICE)}
         may_create = version < VERSION_AUTO_CREATE_FLAG or request.allow_auto_topic_creation
     asked_operations = version >= VERSION_OPERATIONS and request.include_topic_authorized_operations
+    slices: list[bytes] = []
     topics: list[bytes] = []
     budget = PARTITIONS_PER_SLICE
     for name in names:
@@ -57,7 +59,12 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         budget -= 1 + (0 if known is None else len(known))
         if budget <= 0:
             budget = PARTITIONS_PER_SLICE
+            slices.append(b"".join(topics))
+            topics.clear()
             await asyncio.sleep(0)
+    slices.append(b"".join(topics))
+    count = len(names)
+    await in_slices(freed(names))
     brokers = [
         _RESPONSE.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker, endpoint in cache.endpoints(context.listener)
@@ -71,7 +78,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 
     def encode(throttle_ms: int) -> Sequence[Buffer]:
         response.throttle_time_ms = throttle_ms
-        return join_response(response, version, topics)
+        return join_response(response, version, count, slices)
 
     return Metered(0, encode)
 
