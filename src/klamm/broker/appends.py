@@ -51,7 +51,7 @@ class Appends:
         """A client's costly batches are prepared first, off the loop. A large request is appended in slices; its client
         has no other request meanwhile, so its order is kept."""
         may_be_costly = origin is AppendOrigin.CLIENT and any(len(data) >= COSTLY_BYTES_MIN for _, data in entries)
-        prepared = await self._prepare(entries) if may_be_costly and not internal else {}
+        prepared = await self.prepare(entries) if may_be_costly and not internal else {}
         results: list[ProduceResult] = []
         required: dict[TopicPartition, int] = {}
         for number, some in enumerate(_slices(entries)):
@@ -117,7 +117,7 @@ class Appends:
             required = self._unflushed(required) if acks else {}
         return await self._wait(required, acks, timeout_ms, client) if required else {}
 
-    async def _prepare(
+    async def prepare(
         self, entries: Sequence[tuple[TopicPartition, Buffer]]
     ) -> dict[TopicPartition, PreparedAppend | KafkaError]:
         """By partition: a costly batch, or why it is refused. Whether this broker leads is asked again afterwards."""

@@ -99,7 +99,12 @@ class BrokerNode:
         reads = Reads(self.replicas, ByteBudget(config.response_bytes_max))
         offsets_topic = InternalTopic(offsets_shape(config), self.metadata, topics)
         self.groups = GroupCoordinator(
-            config, topic=offsets_topic, appends=appends, replicas=self.replicas, random=ports.random
+            config,
+            topic=offsets_topic,
+            appends=appends,
+            replicas=self.replicas,
+            random=ports.random,
+            pool=ports.disk.run,
         )
         producer_ids = ProducerIds(zk, broker_id)
         transactions_topic = InternalTopic(transactions_shape(config), self.metadata, topics)

@@ -23,21 +23,21 @@ scripts: a server creates that many for every large request and finds no garbage
 YOUNG_SEARCHES: Final = 5
 """Searches of the youngest generation after which the middle one is searched: 60,000 objects, about 10 ms."""
 NEVER: Final = 2**31 - 1
-LOOK_EVERY_S: Final = 0.05
-LOOKS_PER_COUNT: Final = 1_200
+LOOK_EVERY_S: Final = 0.025
+LOOKS_PER_COUNT: Final = 2_400
 """A minute: no request takes that long."""
 
 logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """Numbers of objects. A search takes about 0.2 us for each."""
+    """Numbers of objects. A search takes 0.15 to 0.3 us for each."""
 
-    searched_from: int = 50_000
+    searched_from: int = 30_000
     """Old objects that are worth a search."""
-    searched_to: int = 200_000
-    """More than this cannot be searched within 50 ms: they are frozen unsearched."""
-    frozen_from: int = 25_000
+    searched_to: int = 80_000
+    """More than this cannot be searched within 25 ms: they are frozen unsearched."""
+    frozen_from: int = 15_000
     """Survivors of a search that are worth freezing. Fewer of them are searched again, with the next."""
     missed: int = 500_000
     """Garbage that frozen objects may contain, if fewer are alive."""

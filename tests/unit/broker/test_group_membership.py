@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from klamm.broker.coordinators.groups.events import SyncAnswer
+from klamm.broker.coordinators.groups.execution import ANSWERS_PER_SLICE
 from klamm.broker.coordinators.groups.group import LEGAL_BEFORE, Group, IllegalTransition, State
 from klamm.broker.coordinators.groups.members import Member
 from klamm.model.errors import ErrorCode
@@ -900,3 +903,20 @@ async def test_unknown_topics(c: GroupNode, protocol_type: str, metadata: bytes)
     await c.stable(protocol_type=protocol_type, protocols=[[("range", metadata)]])
     group = c.known
     assert group.topics is None and group.is_subscribed_to("any")
+
+
+@coordinator()
+async def test_many_members_are_answered_in_slices(c: GroupNode) -> None:
+    """Each answer wakes a task; all that are woken together run in one turn of the loop."""
+    execution = c.node.groups.execution
+    calls, turn = [execution.call() for _ in range(2 * ANSWERS_PER_SLICE + 1)], execution.turn()
+    for call in calls:
+        turn.answer(call, SyncAnswer(ErrorCode.NONE))
+    await c.commit(1)
+    execution.carry_out(c.known, turn)
+    done = []
+    while not calls[-1].done():
+        done.append(sum(call.done() for call in calls))
+        await asyncio.sleep(0)
+    assert done == [ANSWERS_PER_SLICE, 2 * ANSWERS_PER_SLICE]
+    assert all(call.done() for call in calls)

@@ -506,3 +506,42 @@ async def test_version_1_brings_its_own_timestamp(c: GroupNode) -> None:
     await c.commit({O1: 1}, version=1)
     stamps = [decode_offset(record.value or b"").commit_timestamp for record in c.records()]
     assert stamps == [123, c.clock.wall_ms()], "-1 means now, not the year 1969 (kop #303)"
+
+
+# --- large commits ---
+
+MANY = {TopicPartition("wide", n): n for n in range(1_200)}
+
+
+@coordinator()
+async def test_a_large_commit_is_one_batch(c: GroupNode) -> None:
+    """It is encoded and checked off the loop."""
+    await c.told(wide=len(MANY))
+    assert set(await c.commit(MANY)) == {NONE}
+    assert [record.offset for record in c.records()] == list(range(len(MANY)))
+    assert {committed.record_offset for committed in c.known.offsets.committed.values()} == {0}
+    await c.fail_over()
+    assert {name: c.known.offsets.value(name).offset for name in MANY} == MANY  # type: ignore[union-attr]
+
+
+@coordinator()
+async def test_a_large_commit_loses_its_coordinator_while_it_is_encoded(c: GroupNode) -> None:
+    await c.told(wide=len(MANY))
+    commit = start(c.commit(MANY))
+    await pass_ms(0)
+    assert not commit.done()
+    c.node.replicas.fetchers.add = lambda *_: None  # type: ignore[method-assign]
+    await c.order(HOME, leader=2, epoch=1)
+    assert set(await commit) == {ErrorCode.NOT_COORDINATOR}
+    assert c.group() is None, "no group is created for a partition that others coordinate"
+
+
+@coordinator()
+async def test_a_large_commit_meets_the_group_as_it_is_after_the_encoding(c: GroupNode) -> None:
+    (member,) = await c.stable()
+    await c.told(wide=len(MANY))
+    commit = start(c.commit(MANY, member=member, generation=1))
+    await pass_ms(0)
+    assert not commit.done()
+    await c.left(member)
+    assert set(await commit) == {ErrorCode.UNKNOWN_MEMBER_ID}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import Pace, each
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
 from klamm.model.requests import RequestContext
@@ -27,9 +27,10 @@ UNKNOWN: Final = -1
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
     wanted: dict[TopicPartition, int] = {}
-    async for topic in each(request.topics, ENTRIES_PER_SLICE):
+    pace = Pace(ENTRIES_PER_SLICE)
+    async for topic in pace.each(request.topics):
         may_delete = services.may(context, Operation.DELETE, topic.name)
-        async for entry in each(topic.partitions, ENTRIES_PER_SLICE):
+        async for entry in pace.each(topic.partitions):
             name = TopicPartition(topic.name, entry.partition_index)
             try:
                 if not may_delete:
@@ -39,7 +40,8 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             except KafkaError as error:
                 results[name] = UNKNOWN, error.code
     await _wait(services, context, wanted, results, request.timeout_ms)
-    return _RESPONSE(topics=[await _answer(topic, results) async for topic in each(request.topics)])
+    pace = Pace()
+    return _RESPONSE(topics=[await _answer(topic, results, pace) async for topic in pace.each(request.topics)])
 
 
 def _advance(services: Services, name: TopicPartition, offset: int) -> int:
@@ -93,9 +95,9 @@ async def _wait(
         watch.close()
 
 
-async def _answer(topic: Any, results: dict[TopicPartition, tuple[int, ErrorCode]]) -> Any:
+async def _answer(topic: Any, results: dict[TopicPartition, tuple[int, ErrorCode]], pace: Pace) -> Any:
     partitions = []
-    async for entry in each(topic.partitions):
+    async for entry in pace.each(topic.partitions):
         low_watermark, error = results[TopicPartition(topic.name, entry.partition_index)]
         partitions.append(
             _TOPIC.DeleteRecordsPartitionResult(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import Pace
 from klamm.log.producers.producer_state import ProducerEntry
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -29,9 +29,10 @@ NO_OFFSET: Final = -1
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     topics = []
-    async for topic in each(request.topics):
+    pace = Pace(PARTITIONS_PER_SLICE)
+    async for topic in pace.each(request.topics):
         names = (TopicPartition(topic.name, index) for index in topic.partition_indexes)
-        found = [_describe(services, context, name) async for name in each(names, PARTITIONS_PER_SLICE)]
+        found = [_describe(services, context, name) async for name in pace.each(names)]
         topics.append(_TOPIC(name=topic.name, partitions=found))
     return _RESPONSE(topics=topics)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from klamm.broker.handlers import (
     acls,
@@ -70,7 +70,7 @@ from klamm.broker.handlers import (
 from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import in_slices
+from klamm.broker.handlers.slices import Pool, at_once, in_slices
 from klamm.broker.timed import Timed
 from klamm.model.errors import ErrorCode, KafkaError, KlammError
 from klamm.model.ports import Buffer
@@ -90,14 +90,6 @@ LARGE_BYTES: Final = 32 << 10
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Pool(Protocol):
-    async def __call__(self, job: Callable[[], T], /) -> T: ...
-
-
-async def _at_once(job: Callable[[], T], /) -> T:
-    return job()
 
 
 MessageHandler = Callable[[Services, RequestContext, int, Any], Coroutine[Any, Any, Any]]
@@ -177,7 +169,7 @@ def served() -> list[Api]:
 class Dispatcher:
     """The handler for every listener."""
 
-    def __init__(self, services: Services, quotas: Quotas, pool: Pool = _at_once) -> None:
+    def __init__(self, services: Services, quotas: Quotas, pool: Pool = at_once) -> None:
         """`pool` runs the codec of large messages: they take up to a second, which must not hold the loop."""
         self._services = services
         self._pool = pool

@@ -35,7 +35,7 @@ def _pop_items(items: dict[Any, Any]) -> Generator[None, None, None]:
 def _pop_entries(entries: list[Any]) -> Generator[None, None, None]:
     left = OBJECTS_PER_SLICE
     while entries:
-        if not _list_names(type(entries[-1])):
+        if not _list_names(entries[-1].__class__):
             del entries[-left:]
             left = 0
         else:
@@ -52,12 +52,12 @@ def _pop_entries(entries: list[Any]) -> Generator[None, None, None]:
 
 
 def _lists(held: Any) -> list[list[Any]]:
-    values = [getattr(held, name) for name in _list_names(type(held))]
+    values = [getattr(held, name) for name in _list_names(held.__class__)]
     return [value for value in values if isinstance(value, list)]
 
 
 @cache
-def _list_names(cls: type) -> tuple[str, ...]:
+def _list_names(cls: Any) -> tuple[str, ...]:
     if not issubclass(cls, Message):
         return ()
     return tuple(field.name for field in cls.struct.all_fields if field.is_array)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from klamm.broker.coordinators.groups.commits import Committer, Errors
 from klamm.broker.coordinators.groups.records import Offset
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import Pace
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext
@@ -52,9 +52,10 @@ async def wanted_offsets(
     expires = None if retention_ms == UNSET else now_ms + retention_ms
     offsets: dict[TopicPartition, Offset] = {}
     errors: Errors = {}
-    async for topic in each(request.topics):
+    pace = Pace()
+    async for topic in pace.each(request.topics):
         allowed = services.may(context, Operation.READ, topic.name)
-        async for entry in each(topic.partitions):
+        async for entry in pace.each(topic.partitions):
             name = TopicPartition(topic.name, entry.partition_index)
             if not allowed:
                 errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -75,6 +76,7 @@ async def answer(response: Any, request: Any, errors: Errors) -> Any:
     name = response.__name__
     topic_class = getattr(response, f"{name}Topic")
     partition_class = getattr(topic_class, f"{name}Partition")
+    pace = Pace()
     return response(
         topics=[
             topic_class(
@@ -84,9 +86,9 @@ async def answer(response: Any, request: Any, errors: Errors) -> Any:
                         partition_index=entry.partition_index,
                         error_code=errors[TopicPartition(topic.name, entry.partition_index)],
                     )
-                    async for entry in each(topic.partitions)
+                    async for entry in pace.each(topic.partitions)
                 ],
             )
-            async for topic in each(request.topics)
+            async for topic in pace.each(request.topics)
         ]
     )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from klamm.broker.coordinators.groups.commits import Errors
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each, topics_of
+from klamm.broker.handlers.slices import Pace, topics_of
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import RequestContext
@@ -24,9 +24,10 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         return _RESPONSE(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     errors: Errors = {}
     wanted: list[TopicPartition] = []
-    async for topic in each(request.topics):
+    pace = Pace()
+    async for topic in pace.each(request.topics):
         allowed = services.may(context, Operation.READ, topic.name)
-        async for entry in each(topic.partitions):
+        async for entry in pace.each(topic.partitions):
             name = TopicPartition(topic.name, entry.partition_index)
             if not allowed:
                 errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED

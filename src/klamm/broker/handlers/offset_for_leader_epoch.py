@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import Pace
 from klamm.log.leader_epochs import UNDEFINED
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NO_EPOCH, TopicPartition
@@ -22,10 +22,11 @@ _PARTITION: Final = _TOPIC.EpochEndOffset
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
     as_broker = services.may(context, Operation.CLUSTER_ACTION)
     topics = []
-    async for topic in each(request.topics):
+    pace = Pace()
+    async for topic in pace.each(request.topics):
         allowed = as_broker or services.may(context, Operation.DESCRIBE, topic.topic)
         topics.append(_TOPIC(topic=topic.topic, partitions=[]))
-        async for entry in each(topic.partitions):
+        async for entry in pace.each(topic.partitions):
             topics[-1].partitions.append(_end(services, topic.topic, entry, allowed))
     return _RESPONSE(topics=topics)
 

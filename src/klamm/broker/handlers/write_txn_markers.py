@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from klamm.broker.coordinators.transactions.markers import MarkerAnswers, MarkerEntry
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each, topics_of
+from klamm.broker.handlers.slices import Pace, topics_of
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ProducerId, TopicPartition
 from klamm.model.requests import RequestContext
@@ -24,34 +24,35 @@ _PARTITION: Final = _TOPIC.WritableTxnMarkerPartitionResult
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    entries = [await _entry(marker) async for marker in each(request.markers)]
+    pace = Pace()
+    entries = [await _entry(marker, pace) async for marker in pace.each(request.markers)]
     answers: MarkerAnswers | None
     if context.privileged and services.may(context, Operation.CLUSTER_ACTION):
         answers = await services.markers.write(entries)
     else:
         answers = None
-    return _RESPONSE(markers=[await _result(entry, answers) async for entry in each(entries)])
+    return _RESPONSE(markers=[await _result(entry, answers, pace) async for entry in pace.each(entries)])
 
 
-async def _entry(marker: Any) -> MarkerEntry:
+async def _entry(marker: Any, pace: Pace) -> MarkerEntry:
     named = ((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
     return MarkerEntry(
         ProducerId(marker.producer_id),
         marker.producer_epoch,
         marker.transaction_result,
         marker.coordinator_epoch,
-        tuple([TopicPartition(topic, index) async for topic, index in each(named)]),
+        tuple([TopicPartition(topic, index) async for topic, index in pace.each(named)]),
     )
 
 
-async def _result(entry: MarkerEntry, answers: MarkerAnswers | None) -> Any:
+async def _result(entry: MarkerEntry, answers: MarkerAnswers | None, pace: Pace) -> Any:
     """Without answers, the whole request is refused."""
 
     def partition(name: TopicPartition, _: None) -> Any:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if answers is None else answers[entry.producer_id, name]
         return _PARTITION(partition_index=name.partition, error_code=error)
 
-    topics = await topics_of(((name, None) for name in entry.partitions), partition)
+    topics = await topics_of(((name, None) for name in entry.partitions), partition, pace)
     return _MARKER(
         producer_id=entry.producer_id,
         topics=[_TOPIC(name=topic, partitions=partitions) for topic, partitions in topics.items()],

@@ -10,11 +10,12 @@ from klamm.broker.coordinators.groups import rebalance
 from klamm.broker.coordinators.groups.execution import Execution
 from klamm.broker.coordinators.groups.expiry import MINUTE_MS, expired_offsets, is_over
 from klamm.broker.coordinators.groups.group import Group, State
-from klamm.broker.coordinators.groups.group_log import GroupLog, Producer, commit_error
+from klamm.broker.coordinators.groups.group_log import EncodedBatch, GroupLog, Producer, commit_error
 from klamm.broker.coordinators.groups.offsets import Offsets
 from klamm.broker.coordinators.groups.records import Offset
 from klamm.broker.coordinators.groups.registry import GroupRegistry
 from klamm.broker.coordinators.groups.subscription import CONSUMER
+from klamm.broker.handlers.slices import each
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
@@ -51,8 +52,12 @@ class Commits:
 
     async def commit(self, group_id: str | None, committer: Committer, offsets: Offsets) -> Errors:
         """OffsetCommit. Raises KafkaError for all partitions alike."""
-        self._registry.check(group_id, may_be_empty=True)
+        accepted, errors = await self._limit_metadata(offsets)
+        partition = self._registry.check(group_id, may_be_empty=True)
         assert group_id is not None
+        batch = await self._log.encode_offsets(partition, group_id, accepted)
+        self._registry.check(group_id, may_be_empty=True)
+        # From here to the append nothing is awaited.
         group = self._registry.get(group_id)
         if group is None:
             if committer.generation >= 0:
@@ -65,14 +70,13 @@ class Commits:
             turn = self._execution.turn()
             rebalance.renew_session(group.members[committer.member_id], turn)
             self._execution.carry_out(group, turn)
-        accepted, errors = self._limit_metadata(offsets)
         if accepted:
-            outcome = await self._append(group, accepted)
+            outcome = await self._append(group, accepted, batch)
             errors.update(dict.fromkeys(accepted, outcome))
         return errors
 
-    async def _append(self, group: Group, offsets: Offsets) -> ErrorCode:
-        appended = self._log.append_offsets(group.partition, group.id, offsets)
+    async def _append(self, group: Group, offsets: Offsets, batch: EncodedBatch) -> ErrorCode:
+        appended = self._log.append_offsets(group.partition, batch)
         if appended.error is ErrorCode.NONE:
             group.offsets.prepare(offsets)
         error = await self._log.acknowledged(appended)
@@ -89,8 +93,12 @@ class Commits:
         self, group_id: str | None, committer: Committer, producer: Producer, offsets: Offsets
     ) -> Errors:
         """TxnOffsetCommit: the offsets count when the transaction's marker commits them."""
-        self._registry.check(group_id)
+        accepted, errors = await self._limit_metadata(offsets)
+        partition = self._registry.check(group_id)
         assert group_id is not None
+        batch = await self._log.encode_offsets(partition, group_id, accepted, producer)
+        self._registry.check(group_id)
+        # From here to the append nothing is awaited.
         group = self._registry.get(group_id)
         if group is None:
             if committer.member_id:
@@ -99,16 +107,17 @@ class Commits:
         error = group.judge_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
-        accepted, errors = self._limit_metadata(offsets)
         if accepted:
-            outcome = await self._append_transactional(group, producer, accepted)
+            outcome = await self._append_transactional(group, producer, accepted, batch)
             errors.update(dict.fromkeys(accepted, outcome))
         return errors
 
-    async def _append_transactional(self, group: Group, producer: Producer, offsets: Offsets) -> ErrorCode:
+    async def _append_transactional(
+        self, group: Group, producer: Producer, offsets: Offsets, batch: EncodedBatch
+    ) -> ErrorCode:
         """Once in the log, the offsets wait for the marker, even if they are not acknowledged in time: a load of the
         log would find them, too."""
-        appended = self._log.append_offsets(group.partition, group.id, offsets, producer)
+        appended = self._log.append_offsets(group.partition, batch)
         if appended.error is ErrorCode.NONE:
             group.offsets.stage(producer.id, offsets, appended.record_offset)
             self._registry.open_transaction(producer.id, group.id)
@@ -125,11 +134,11 @@ class Commits:
                 group.offsets.end_transaction(producer_id, committed=committed)
                 self._registry.close_transaction(producer_id, name)
 
-    def _limit_metadata(self, offsets: Offsets) -> tuple[dict[TopicPartition, Offset], Errors]:
+    async def _limit_metadata(self, offsets: Offsets) -> tuple[dict[TopicPartition, Offset], Errors]:
         limit = self._config.offset_metadata_max_bytes
         accepted: dict[TopicPartition, Offset] = {}
         errors: Errors = {}
-        for partition, value in offsets.items():
+        async for partition, value in each(offsets.items()):
             if len(value.metadata.encode("utf-16-le", "surrogatepass")) // 2 > limit:  # Kafka counts UTF-16 units
                 errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:

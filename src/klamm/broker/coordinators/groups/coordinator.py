@@ -31,6 +31,7 @@ from klamm.broker.coordinators.groups.loading import GroupLoading
 from klamm.broker.coordinators.groups.rebalance import Rules
 from klamm.broker.coordinators.groups.registry import GroupRegistry
 from klamm.broker.coordinators.internal_topic import InternalTopic
+from klamm.broker.handlers.slices import Pool, at_once
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
@@ -63,13 +64,15 @@ class GroupCoordinator:
         appends: Appends,
         replicas: ReplicaManager,
         random: Random,
+        pool: Pool = at_once,
     ) -> None:
+        """`pool` encodes the records of large commits."""
         self._config = config
         self._random = random
         self._replicas = replicas
         self.registry = GroupRegistry(topic)
         clock = replicas.clock
-        group_log = GroupLog(config, clock, appends, replicas)
+        group_log = GroupLog(config, clock, appends, replicas, pool)
         rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_size)
         guard = replicas.guard
         self.execution = Execution(self.registry, group_log, clock, guard, rules)

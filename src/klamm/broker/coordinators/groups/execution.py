@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
+from typing import Any, Final, TypeVar
 
 from klamm.broker.coordinators.groups import join, rebalance
 from klamm.broker.coordinators.groups.events import Answer, Call, Purpose, Timer, TimerKind, Turn, Write
@@ -19,6 +20,8 @@ from klamm.model.guard import Guard
 from klamm.model.ports import Clock
 from klamm.model.requests import ClientConnection
 from klamm.wire.errors import CloseConnection
+
+ANSWERS_PER_SLICE: Final = 200
 
 A = TypeVar("A", bound=Answer)
 
@@ -64,8 +67,7 @@ class Execution:
                 self.timers.cancel((group.id, timer))
             else:
                 self.set_timer(group, timer, delay_ms)
-        for call, answer in turn.answers:
-            _settle(call, answer)
+        _settle_in_slices(iter(turn.answers))
         for call in turn.dropped:
             _close(call, "a later request of the same member replaces it")
         if turn.write is not None:
@@ -115,9 +117,14 @@ class Execution:
         self.carry_out(group, turn)
 
 
-def _settle(call: Call, answer: Answer) -> None:
-    if not call.done():
-        call.set_result(answer)
+def _settle_in_slices(answers: Iterator[tuple[Call, Answer]]) -> None:
+    """Each answer wakes a task that encodes it, and all that are woken together run in one turn of the loop. The group
+    has decided the answers, so it does not matter when they arrive."""
+    for call, answer in islice(answers, ANSWERS_PER_SLICE):
+        if not call.done():
+            call.set_result(answer)
+    if (following := next(answers, None)) is not None:
+        asyncio.get_running_loop().call_soon(_settle_in_slices, chain([following], answers))
 
 
 def _close(call: Call, reason: str) -> None:

@@ -1,16 +1,17 @@
 """Writes the records of groups to their partition of `__consumer_offsets`, and says how an append ended.
 
 A record is in the log when `append` returns, so records are in the order of the calls, and a commit knows its place
-before it is acknowledged. `acknowledged` waits for the followers.
+before it is acknowledged. `acknowledged` waits for the followers. A batch of offsets is encoded before it is decided
+whether the group takes them, because a large one takes a while, off the loop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from klamm.broker.appends import Appends
+from klamm.broker.appends import NOTHING_PREPARED, Appends
 from klamm.broker.coordinators.groups.offsets import Offsets
 from klamm.broker.coordinators.groups.records import (
     StoredGroup,
@@ -20,11 +21,12 @@ from klamm.broker.coordinators.groups.records import (
     encode_offset_key,
     versions_for,
 )
+from klamm.broker.handlers.slices import Pool, at_once
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.log.log import Log
-from klamm.log.validation import AppendOrigin
+from klamm.log.validation import AppendOrigin, PreparedAppend
 from klamm.model.config import BrokerConfig
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import CONSUMER_OFFSETS, ProducerId, TopicPartition
 from klamm.model.ports import Clock
 from klamm.wire.records import Record, build_batch
@@ -46,6 +48,9 @@ _GROUP_ERRORS: Final = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
 }
+
+ENCODED_AT_ONCE_MAX: Final = 500
+"""Offsets: a few milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +81,20 @@ class Appended(NamedTuple):
     partition: int = -1
 
 
+class EncodedBatch(NamedTuple):
+    """What is appended at once. The offsets of a request are in one batch, so they count together."""
+
+    data: bytes
+    prepared: Mapping[TopicPartition, PreparedAppend | KafkaError] = NOTHING_PREPARED
+    """A large batch is checked in advance, too."""
+
+
 class GroupLog:
-    def __init__(self, config: BrokerConfig, clock: Clock, appends: Appends, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, appends: Appends, replicas: ReplicaManager, pool: Pool = at_once
+    ) -> None:
         self._config = config
+        self._pool = pool
         self._clock = clock
         self._appends = appends
         self._replicas = replicas
@@ -91,17 +107,27 @@ class GroupLog:
 
     def append_group(self, partition: int, group_id: str, value: StoredGroup) -> Appended:
         record = (encode_group_key(group_id), encode_group(value, self._versions.group_value))
-        return self._append(partition, [record], self._config.offsets_commit_required_acks)
+        return self._append(partition, EncodedBatch(self._batch([record])), self._config.offsets_commit_required_acks)
 
-    def append_offsets(
+    async def encode_offsets(
         self, partition: int, group_id: str, offsets: Offsets, producer: Producer | None = None
-    ) -> Appended:
-        """All offsets of a request in one batch, so that they count together."""
-        version = self._versions.offset_value
-        records = [
-            (encode_offset_key(group_id, name), encode_offset(value, version)) for name, value in offsets.items()
-        ]
-        return self._append(partition, records, self._config.offsets_commit_required_acks, producer)
+    ) -> EncodedBatch:
+        """Awaits nothing unless there are many offsets."""
+
+        def encode() -> bytes:
+            version = self._versions.offset_value
+            return self._batch(
+                [(encode_offset_key(group_id, name), encode_offset(value, version)) for name, value in offsets.items()],
+                producer,
+            )
+
+        if len(offsets) <= ENCODED_AT_ONCE_MAX:
+            return EncodedBatch(encode())
+        data = await self._pool(encode)
+        return EncodedBatch(data, await self._appends.prepare([(TopicPartition(CONSUMER_OFFSETS, partition), data)]))
+
+    def append_offsets(self, partition: int, batch: EncodedBatch) -> Appended:
+        return self._append(partition, batch, self._config.offsets_commit_required_acks)
 
     def append_tombstones(
         self, partition: int, group_id: str, offsets: Sequence[TopicPartition], *, group: bool
@@ -111,35 +137,30 @@ class GroupLog:
         if group:
             records.append((encode_group_key(group_id), None))
         if records:
-            appended = self._append(partition, records, 0)
+            appended = self._append(partition, EncodedBatch(self._batch(records)), 0)
             if appended.error is not ErrorCode.NONE:
                 log.warning("group %r: cannot write %d tombstones: %s", group_id, len(records), appended.error.name)
 
-    def _append(
-        self,
-        partition: int,
-        records: Sequence[tuple[bytes, bytes | None]],
-        acks: int,
-        producer: Producer | None = None,
-    ) -> Appended:
-        if self.log_of(partition) is None:
-            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    def _batch(self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None = None) -> bytes:
         now_ms, codec = self._clock.wall_ms(), self._config.offsets_topic_compression_codec
         made = [Record(key, value, now_ms) for key, value in records]
         if producer is None:
-            batch = build_batch(made, codec=codec)
-        else:
-            batch = build_batch(
-                made,
-                codec=codec,
-                producer_id=producer.id,
-                producer_epoch=producer.epoch,
-                base_sequence=0,
-                transactional=True,
-            )
+            return build_batch(made, codec=codec)
+        return build_batch(
+            made,
+            codec=codec,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+
+    def _append(self, partition: int, batch: EncodedBatch, acks: int) -> Appended:
+        if self.log_of(partition) is None:
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         name = TopicPartition(CONSUMER_OFFSETS, partition)
         (result,), required = self._appends.append_now(
-            [(name, batch)], acks=acks, internal=True, origin=AppendOrigin.COORDINATOR
+            [(name, batch.data)], acks=acks, internal=True, origin=AppendOrigin.COORDINATOR, prepared=batch.prepared
         )
         if result.error is not ErrorCode.NONE:
             return Appended(result.error)

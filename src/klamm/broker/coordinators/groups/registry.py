@@ -22,11 +22,14 @@ class GroupRegistry:
         found = self.topic.known_partition_of(group_id)
         return None if found is None else found.partition
 
-    def check(self, group_id: str | None, *, may_be_empty: bool = False) -> None:
-        """Raises INVALID_GROUP_ID, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR."""
+    def check(self, group_id: str | None, *, may_be_empty: bool = False) -> int:
+        """The partition of the group. Raises INVALID_GROUP_ID, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR."""
         if group_id is None or (group_id == "" and not may_be_empty):
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        self.ownership.check(self._partition_of(group_id))
+        partition = self._partition_of(group_id)
+        self.ownership.check(partition)
+        assert partition is not None
+        return partition
 
     def get(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
