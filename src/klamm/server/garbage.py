@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 YOUNG_OBJECTS: Final = 10_000
 """New objects, minus freed ones, after which the youngest generation is searched. Python's default of 700 suits
 scripts: a server creates that many for every large request and finds no garbage in them."""
-YOUNG_SEARCHES: Final = 5
-"""Searches of the youngest generation after which the middle one is searched: 60,000 objects, about 10 ms."""
+YOUNG_SEARCHES: Final = 2
+"""Searches of the youngest generation after which the middle one is searched: 30,000 objects, 5 to 10 ms."""
 NEVER: Final = 2**31 - 1
 LOOK_EVERY_S: Final = 0.025
 LOOKS_PER_COUNT: Final = 2_400
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 class Limits(NamedTuple):
     """Numbers of objects. A search takes 0.15 to 0.3 us for each."""
 
-    searched_from: int = 30_000
+    searched_from: int = 20_000
     """Old objects that are worth a search."""
-    searched_to: int = 80_000
-    """More than this cannot be searched within 25 ms: they are frozen unsearched."""
-    frozen_from: int = 15_000
+    searched_to: int = 40_000
+    """With the young ones, more than this takes above 25 ms: they are frozen unsearched."""
+    frozen_from: int = 10_000
     """Survivors of a search that are worth freezing. Fewer of them are searched again, with the next."""
     missed: int = 500_000
     """Garbage that frozen objects may contain, if fewer are alive."""
