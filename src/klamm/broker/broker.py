@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from klamm.broker.appends import Appends
 from klamm.broker.broker_client import BrokerClient
@@ -34,6 +35,7 @@ from klamm.broker.quota_admin import QuotaAdmin
 from klamm.broker.quota_configs import QuotaConfigs
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.resting_partitions import RestingPartitions
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
 from klamm.log.log_manager import LogManager
@@ -111,7 +113,9 @@ class BrokerNode:
         self.transactions, self._transaction_timers, self.markers = transaction_coordinator(
             self.replicas, appends, transactions_topic, producer_ids, self.groups.commits, self._marker_client
         )
-        fetch_sessions = FetchSessions(config.fetch_session_cache_slots, ports.clock, ports.random)
+        fetch_sessions = FetchSessions(
+            config.fetch_session_cache_slots, ports.clock, ports.random, partial(RestingPartitions, self.replicas)
+        )
         self.handle = Dispatcher(
             Services(
                 cluster_id=cluster_id,

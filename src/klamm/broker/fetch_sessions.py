@@ -5,18 +5,20 @@ is refused as a whole, and the client starts again with a full fetch. The cache 
 is full, a new session replaces one that has been idle for two minutes; a follower's replaces any consumer's; a
 consumer's replaces an old and smaller one. Otherwise the fetch is served without a session, which costs only bytes.
 
-No session belongs to a connection: the client that knows its id and epoch continues it.
+No session belongs to a connection: the client that knows its id and epoch continues it. Partitions of a follower's
+session rest while nothing changes (`resting_partitions`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+from klamm.broker.resting_partitions import RestingPartitions
 from klamm.model.errors import ErrorCode
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Clock
 from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult
 
@@ -44,6 +46,10 @@ class FetchContext(Protocol):
     @property
     def partitions(self) -> Sequence[FetchPartition]: ...
 
+    @property
+    def resting(self) -> RestingPartitions | None:
+        """Partitions of the session that are not among `partitions`."""
+
     def answer(self, results: Sequence[FetchResult]) -> SessionAnswer: ...
 
     def throttled(self) -> SessionAnswer:
@@ -52,6 +58,8 @@ class FetchContext(Protocol):
 
 class Refused:
     """The session is unknown, or the epoch is not the expected one."""
+
+    resting: RestingPartitions | None = None
 
     def __init__(self, error: ErrorCode) -> None:
         self.partitions: Sequence[FetchPartition] = ()
@@ -65,6 +73,8 @@ class Refused:
 
 
 class Sessionless:
+    resting: RestingPartitions | None = None
+
     def __init__(self, partitions: Sequence[FetchPartition]) -> None:
         self.partitions = partitions
 
@@ -78,13 +88,13 @@ class Sessionless:
 class FullFetch(Sessionless):
     """Opens a session with its answer, if there is room."""
 
-    def __init__(self, partitions: Sequence[FetchPartition], sessions: FetchSessions, from_follower: bool) -> None:
+    def __init__(self, partitions: Sequence[FetchPartition], sessions: FetchSessions, replica_id: int) -> None:
         super().__init__(partitions)
         self._sessions = sessions
-        self._from_follower = from_follower
+        self._replica_id = replica_id
 
     def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
-        return SessionAnswer(self._sessions.create(self.partitions, results, self._from_follower), results)
+        return SessionAnswer(self._sessions.create(self.partitions, results, self._replica_id), results)
 
 
 class _Cached:
@@ -108,25 +118,56 @@ class _Cached:
 
 
 class FetchSession:
-    __slots__ = ("created", "epoch", "from_follower", "id", "last_used", "partitions")
+    __slots__ = ("active", "created", "epoch", "from_follower", "id", "last_used", "partitions", "resting")
 
-    def __init__(self, session_id: int, from_follower: bool, now: float) -> None:
+    def __init__(
+        self, session_id: int, from_follower: bool, now: float, resting: RestingPartitions | None = None
+    ) -> None:
         self.id = session_id
         self.epoch = 1
         """What the next request must carry."""
         self.from_follower = from_follower
         self.created = self.last_used = now
         self.partitions: OrderedDict[TopicPartition, _Cached] = OrderedDict()
+        self.resting = resting
+        self.active = self.partitions if resting is None else OrderedDict[TopicPartition, _Cached]()
+        """What the next fetch reads, in this order: all that does not rest."""
 
     def update(self, changed: Sequence[FetchPartition], forgotten: Sequence[TopicPartition]) -> None:
         for entry in changed:
             known = self.partitions.get(entry.partition)
             if known is None:
-                self.partitions[entry.partition] = _Cached(entry)
+                self.active[entry.partition] = self.partitions[entry.partition] = _Cached(entry)
             else:
                 known.entry = entry
+                if self.resting is not None:
+                    self.resting.wake(entry.partition)
         for name in forgotten:
+            if self.resting is not None:
+                self.resting.wake(name)
             self.partitions.pop(name, None)
+            self.active.pop(name, None)
+        if self.resting is not None:
+            for name in self.resting.begin_round():
+                if name in self.partitions and name not in self.resting:
+                    self.active[name] = self.partitions[name]
+
+    def settle(self, cached: _Cached, result: FetchResult) -> bool:
+        """Whether the answer must name the partition. If it got records, it goes to the end of the order, so that the
+        others have their turn (KAFKA-12330); if there is nothing to say, it may rest."""
+        name = result.partition
+        self.active.setdefault(name, cached)  # it may have woken during the wait
+        has_news = cached.has_news(result)
+        if has_news and len(result.records):
+            self.active.move_to_end(name)
+        told = cached.high_watermark, cached.log_start_offset
+        if not has_news and self.resting is not None and self.resting.rest(cached.entry, *told):
+            del self.active[name]
+        return has_news
+
+    def close(self) -> None:
+        if self.resting is not None:
+            self.resting.close()
 
 
 class IncrementalFetch:
@@ -134,21 +175,19 @@ class IncrementalFetch:
         self._session = session
         self._epoch = session.epoch
         """What the request after this one must carry."""
-        self.partitions: Sequence[FetchPartition] = [cached.entry for cached in session.partitions.values()]
+        self.partitions: Sequence[FetchPartition] = [cached.entry for cached in session.active.values()]
+        self.resting = session.resting
 
     def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
-        """Names the partitions with news. Those that got records go to the end of the order, so that the others have
-        their turn (KAFKA-12330)."""
+        """Names the partitions with news."""
         session = self._session
         if session.epoch != self._epoch:  # another request continued the session during the wait
             return SessionAnswer(session.id, (), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         told = []
         for result in results:
             cached = session.partitions.get(result.partition)
-            if cached is not None and cached.has_news(result):
+            if cached is not None and session.settle(cached, result):
                 told.append(result)
-                if len(result.records):
-                    session.partitions.move_to_end(result.partition)
         return SessionAnswer(session.id, told)
 
     def throttled(self) -> SessionAnswer:
@@ -158,8 +197,16 @@ class IncrementalFetch:
 class FetchSessions:
     """The cache. Sessions are kept in the order of their last use."""
 
-    def __init__(self, slots: int, clock: Clock, random: Random) -> None:
+    def __init__(
+        self,
+        slots: int,
+        clock: Clock,
+        random: Random,
+        resting: Callable[[BrokerId], RestingPartitions | None] = lambda _: None,
+    ) -> None:
+        """`resting` makes the place for the resting partitions of a follower. By default none rest."""
         self._slots = slots
+        self._resting = resting
         self._clock = clock
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -174,10 +221,10 @@ class FetchSessions:
 
     def open(self, request: FetchRequest) -> FetchContext:
         if request.session_epoch in (FINAL_EPOCH, FIRST_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._remove(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return Sessionless(request.partitions)
-            return FullFetch(request.partitions, self, request.replica_id >= 0)
+            return FullFetch(request.partitions, self, request.replica_id)
         return self._continue(request)
 
     def _continue(self, request: FetchRequest) -> FetchContext:
@@ -188,19 +235,25 @@ class FetchSessions:
             return Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.update(request.partitions, request.forgotten)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._remove(session.id)
             return Sessionless(())
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.id)
         return IncrementalFetch(session)
 
-    def create(self, asked: Sequence[FetchPartition], results: Sequence[FetchResult], from_follower: bool) -> int:
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def create(self, asked: Sequence[FetchPartition], results: Sequence[FetchResult], replica_id: int) -> int:
         """The id of a new session for these partitions and answers, or NO_SESSION."""
-        now = self._clock.monotonic()
+        now, from_follower = self._clock.monotonic(), replica_id >= 0
         if not asked or not self._make_room(len(asked), from_follower, now):
             return NO_SESSION
-        session = FetchSession(self._new_id(), from_follower, now)
+        resting = self._resting(BrokerId(replica_id)) if from_follower else None
+        session = FetchSession(self._new_id(), from_follower, now, resting)
         session.update(asked, ())
         for result in results:
             if result.partition in session.partitions:
@@ -216,7 +269,7 @@ class FetchSessions:
         evicted = self._evictable(size, from_follower, now)
         if evicted is None:
             return False
-        del self._sessions[evicted.id]
+        self._remove(evicted.id)
         self.evictions += 1
         return True
 

@@ -46,6 +46,11 @@ class FetchWait:
         self._is_held_back = is_held_back
         self._total = sum(counted.size for counted in self._counted.values())
 
+    def add(self, entry: FetchPartition) -> None:
+        """One more partition, of which nothing was read."""
+        self._entries[entry.partition] = entry
+        self._counted[entry.partition] = Counted(None, 0)
+
     def is_over(self, changed: TopicPartition) -> bool:
         entry = self._entries[changed]
         try:

@@ -46,6 +46,11 @@ class Follower:
         self.last_fetch = now
         self.leader_end_at_last_fetch = leader_end
 
+    def had_everything_at(self, time: float) -> None:
+        """Fetches from the leader's end, at which nothing has changed, were not recorded. This was the last of them."""
+        self.last_caught_up = max(self.last_caught_up, time)
+        self.last_fetch = max(self.last_fetch, time)
+
     def reset(self, *, in_isr: bool, now: float, leader_end: int) -> None:
         """A new leader does not know any follower's offset; members of the ISR have the full lag limit to fetch."""
         self.log_end_offset = UNKNOWN_OFFSET

@@ -14,12 +14,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import ClientConnection
 
 Condition = Callable[[TopicPartition], bool]
 """True when the wait is over. The argument is the partition that changed."""
+
+
+class Watcher(Protocol):
+    def check(self, key: TopicPartition) -> None:
+        """`key` has changed."""
 
 
 class Watch:
@@ -36,26 +42,17 @@ class Watch:
         self.add(keys)
 
     def add(self, keys: Iterable[TopicPartition]) -> None:
-        by_partition = self._purgatory.by_partition
         for key in keys:
             self._keys[key] = None
-            watches = by_partition.get(key)
-            if watches is None:
-                by_partition[key] = {self: None}
-            else:
-                watches[self] = None
+            self._purgatory.add(key, self)
 
     def remove(self, keys: Iterable[TopicPartition]) -> None:
-        by_partition = self._purgatory.by_partition
         for key in keys:
             if key not in self._keys:
                 continue
             del self._keys[key]
             self._changed.pop(key, None)
-            watches = by_partition[key]
-            del watches[self]
-            if not watches:
-                del by_partition[key]
+            self._purgatory.remove(key, self)
 
     def close(self) -> None:
         self.remove(list(self._keys))
@@ -107,12 +104,25 @@ class Watch:
 
 class Purgatory:
     def __init__(self) -> None:
-        self.by_partition: dict[TopicPartition, dict[Watch, None]] = {}
+        self.by_partition: dict[TopicPartition, dict[Watcher, None]] = {}
         self.waiting = 0
 
     def __len__(self) -> int:
         """How many requests wait."""
         return self.waiting
+
+    def add(self, key: TopicPartition, watcher: Watcher) -> None:
+        watchers = self.by_partition.get(key)
+        if watchers is None:
+            self.by_partition[key] = {watcher: None}
+        else:
+            watchers[watcher] = None
+
+    def remove(self, key: TopicPartition, watcher: Watcher) -> None:
+        watchers = self.by_partition[key]
+        del watchers[watcher]
+        if not watchers:
+            del self.by_partition[key]
 
     def watch(self, keys: Iterable[TopicPartition]) -> Watch:
         return Watch(self, keys)

@@ -4,7 +4,8 @@ Partitions are read in request order, each up to its own limit and the rest of t
 yielded data, its first batch is returned whole, whatever its size (KIP-74). A follower's fetch tells where its log
 ends; the first read records that, before the wait. The read after the wait starts from scratch, so that the answer
 shows the state at its completion, including new errors. A new high watermark does not end the wait of followers
-(KAFKA-9952); it travels with their next fetch.
+(KAFKA-9952); it travels with their next fetch. Partitions of a follower's session that rest (`resting_partitions`) are
+read only when they wake.
 
 A wide or large fetch is read in slices, and other tasks run in between. A partition's answer is of the moment in which
 it was read; changes after the first slice are remembered by a watch (`purgatory`), so that none is missed. Responses to
@@ -23,9 +24,11 @@ from typing import Final, NamedTuple
 from klamm.broker.fetch_wait import FetchWait
 from klamm.broker.handlers.slices import in_slices
 from klamm.broker.partition import Bound, Partition
+from klamm.broker.purgatory import Watch
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.replica_selection import ReplicaView, nearest
 from klamm.broker.replication_quota import is_named
+from klamm.broker.resting_partitions import RestingPartitions
 from klamm.broker.topic_traffic import TopicTraffic
 from klamm.log.log import Log
 from klamm.log.log_results import AbortedTransaction
@@ -85,39 +88,52 @@ class Reads:
         entries: Sequence[FetchPartition],
         refused: Sequence[FetchResult] = (),
         client: ClientConnection | None = None,
+        resting: RestingPartitions | None = None,
     ) -> list[FetchResult]:
         """`entries` name each partition once. `refused` are partitions that the handler turned down: they are answered,
-        but do not end the wait."""
+        but do not end the wait. `resting` are further ones, which are answered only if they wake during the wait."""
         limit = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
         if query.from_follower or not self._budget.is_limited:
-            results = await self._fetch(query, entries, _Room(limit, None), client)
+            results = await self._fetch(query, entries, _Room(limit, None), client, resting)
         else:
             results = await self._fetch_within_budget(query, entries, limit, client)
         return [*results, *refused] if refused else results
 
     async def _fetch(
-        self, query: FetchQuery, entries: Sequence[FetchPartition], room: _Room, client: ClientConnection | None
+        self,
+        query: FetchQuery,
+        entries: Sequence[FetchPartition],
+        room: _Room,
+        client: ClientConnection | None,
+        resting: RestingPartitions | None = None,
     ) -> list[FetchResult]:
         limit = room.reserve()
         reading = self._read_all(query, entries, limit, record=query.from_follower)
         results = _finished(reading)
         enough = min(query.min_bytes, limit)
-        if results is not None and (not entries or self._is_enough(query, results, enough)):
+        if results is not None and (not (entries or resting) or self._is_enough(query, results, enough)):
             self._count(query, results)
             return results
         watch = self._replicas.waiting_fetches.watch(entry.partition for entry in entries)
+        woken = _Woken(watch)
+        if resting is not None:
+            resting.listen(woken.add)
         try:
             if results is None:  # it takes several turns: from now on, the watch remembers changes
                 await asyncio.sleep(0)
                 results = await in_slices(reading)
             if not self._is_enough(query, results, enough):
                 wait = self._wait(query, entries, results, enough)
+                woken.begin_wait(wait)
                 results = []  # a waiting fetch holds no bytes
                 room.release()
                 await watch.wait(wait.is_over, query.max_wait_ms / 1000, client)
-                results = await in_slices(self._read_all(query, entries, room.reserve(), record=False))
+                all_entries = [*entries, *woken.entries]
+                results = await in_slices(self._read_all(query, all_entries, room.reserve(), record=False))
         finally:
             watch.close()
+            if resting is not None:
+                resting.stop_listening(woken.add)
         self._count(query, results)
         return results
 
@@ -274,6 +290,27 @@ class Reads:
             partial(self._log_for, query),
             partial(self._is_held_back, query),
         )
+
+
+class _Woken:
+    """Partitions of a session that woke during the fetch: they may end its wait, and are read after it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._wait: FetchWait | None = None
+        self.entries: list[FetchPartition] = []
+
+    def add(self, entry: FetchPartition) -> None:
+        self.entries.append(entry)
+        if self._wait is not None:
+            self._wait.add(entry)
+        self._watch.add([entry.partition])
+        self._watch.check(entry.partition)
+
+    def begin_wait(self, wait: FetchWait) -> None:
+        for entry in self.entries:
+            wait.add(entry)
+        self._wait = wait
 
 
 class _Room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.quota_admin import QuotaAdmin
 from klamm.broker.reads import Reads
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.resting_partitions import RestingPartitions
 from klamm.broker.topic_configs import TopicConfigs
 from klamm.broker.topics import TopicAdmin
 from klamm.model.brokers import Broker, Endpoint
@@ -140,7 +142,12 @@ class OneBroker:
                 replicas=self.replicas,
                 appends=appends,
                 reads=Reads(self.replicas),
-                fetch_sessions=FetchSessions(config.fetch_session_cache_slots, clock, random.Random(1)),
+                fetch_sessions=FetchSessions(
+                    config.fetch_session_cache_slots,
+                    clock,
+                    random.Random(1),
+                    partial(RestingPartitions, self.replicas),
+                ),
                 topics=self.topics,
                 offsets_topic=self.offsets_topic,
                 transactions_topic=self.transactions_topic,

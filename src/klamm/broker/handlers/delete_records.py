@@ -55,6 +55,7 @@ def _advance(services: Services, name: TopicPartition, offset: int) -> int:
     if target < 0:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     log.advance_log_start(target)
+    services.replicas.moved(name)  # followers shall hear of it in their next round
     return target
 
 

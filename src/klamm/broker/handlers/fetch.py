@@ -65,7 +65,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
         request.read_committed,
         request.rack_id,
     )
-    results = await services.reads.fetch(query, entries, refused, context.connection)
+    results = await services.reads.fetch(query, entries, refused, context.connection, session.resting)
     size = None if query.from_follower else sum(len(result.records) for result in results)
 
     def encode(throttle_ms: int) -> Sequence[Buffer] | Awaitable[Sequence[Buffer]]:
