@@ -432,3 +432,51 @@ def test_the_story_of_a_lost_follower_and_of_an_unclean_election() -> None:
 def test_a_quiet_cluster_has_no_story() -> None:
     assert told(story()) == []
     assert summary(story()) == "No partition was unavailable, and no broker was lost."
+
+
+def test_a_pause_shortly_before_a_kill_is_a_loss_of_its_own() -> None:
+    """The kill at 12 must not swallow the pause from 8 to 10.5."""
+    found = story(
+        Record(at(10.5), 1, "held", number=2500),
+        broken(12, 1),
+        gone(16, 1),
+        state(16.2, 1, 2, 1, (2, 3)),
+        leads(16.3, 2, 1),
+    )
+    assert [(x.how, x.fault, x.back) for x in found.losses] == [
+        ("silent", at(8), at(10.5)),
+        ("killed", at(12), None),
+    ]
+    assert [(o.start, o.end) for o in found.outages] == [(at(8), at(10.5)), (at(12), at(16.3))]
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [Record(at(11.55), 1, "session.ended"), Record(at(13), 1, "srv.started")],
+    ids=["the new process ended the old session", "the start was not complete"],
+)
+def test_a_loss_that_is_noticed_by_the_restart_happened_before_it(proof: Record) -> None:
+    started_before = Record(at(-5), 1, "srv.started")
+    found = story(
+        started_before,
+        broken(10, 1),
+        Record(at(11.5), 1, "srv.start"),
+        gone(11.6, 1),
+        state(11.7, 1, 2, 1, (2, 3)),
+        leads(11.8, 2, 1),
+        proof,
+    )
+    (loss,) = found.losses
+    assert (loss.how, loss.fault, loss.noticed, loss.back) == ("killed", at(10), at(11.5), at(11.5))
+    (outage,) = found.outages
+    assert (outage.start, outage.end) == (at(10), at(11.8))
+
+
+def test_a_pause_is_dated_between_two_pings_if_nothing_else_tells() -> None:
+    """The last ping was answered at 9, the next one would have been sent two seconds later."""
+    found = story(*KILLED[1:], Record(at(22), 1, "zk.timeout", number=13_000))
+    (loss,) = found.losses
+    assert (loss.how, loss.earliest, loss.fault) == ("paused", at(9), at(10))
+    wrote = Record(at(10.7), 1, "min.isr", topic="t", number=2)
+    (later,) = story(wrote, *KILLED[1:], Record(at(22), 1, "zk.timeout", number=13_000)).losses
+    assert later.fault == at(10.7), "it lived at least until its last entry"

@@ -27,7 +27,8 @@ _WOKE_MS: Final = 5_000
 _SAME_FAULT_MS: Final = 3_000
 _PAUSE_MS: Final = 500
 OWN_LOG: Final = "its own log"
-ESTIMATED: Final = "an estimate: when it was noticed, less the session timeout"
+ESTIMATED: Final = "an estimate: when it was noticed, the session timeout and its pings"
+LAST_WORD: Final = "an estimate: its last word from ZooKeeper, and half of the time to the next one"
 _BOUNDS_MARGIN: Final = 1.5
 
 
@@ -62,6 +63,10 @@ class _Facts:
         self.broker = broker
         self.own: list[int] = []
         self.starts: list[int] = []
+        self.started: list[int] = []
+        """When a start was complete."""
+        self.took_over: list[int] = []
+        """When it ended the session that its former process had left behind."""
         self.asked: list[int] = []
         self.broken: list[int] = []
         self.waking: list[tuple[int, int, bool]] = []
@@ -102,6 +107,10 @@ def _facts(records: Sequence[Record]) -> dict[int, _Facts]:
         match record.kind:
             case "srv.start" if record.broker is not None:
                 of(record.broker).starts.append(record.t)
+            case "srv.started" if record.broker is not None:
+                of(record.broker).started.append(record.t)
+            case "session.ended" if record.broker is not None:
+                of(record.broker).took_over.append(record.t)
             case "srv.stop" | "cs.start" if record.broker is not None:
                 of(record.broker).asked.append(record.t)
             case "cs.asked" if record.other is not None:
@@ -164,8 +173,8 @@ def _losses_of(facts: _Facts, everyone: dict[int, _Facts], settings: Settings, e
         if loss.fault < end:
             found.append(loss)
     for t, silence, exact in facts.waking:
-        if any(loss.fault - _SAME_FAULT_MS <= t and (loss.back is None or t <= loss.back) for loss in found):
-            continue
+        if any(loss.fault <= t and (loss.back is None or t - silence <= loss.back) for loss in found):
+            continue  # the pause is part of that loss
         if t - silence < end:
             found.append(_silence(facts, t, silence, everyone, settings, exact=exact))
     return _merged(found)
@@ -181,12 +190,17 @@ def _wrote_on(facts: _Facts, t: int) -> bool:
 def _judge(facts: _Facts, notice: _Notice, after: int, everyone: dict[int, _Facts], settings: Settings) -> Loss:
     noticed = notice.t
     window = int(settings.session_timeout_ms * _BOUNDS_MARGIN) + _SAME_FAULT_MS
+    restarted = _restarted_before(facts, noticed, after)
+    if restarted is not None:
+        noticed = restarted  # its next process told the others
     earliest = max(after, noticed - window, _last_before(facts.starts, noticed) or 0)
-    back = _next_after(facts.starts, noticed)
+    back = restarted or _next_after(facts.starts, noticed)
     asked = [t for t in facts.asked if earliest <= t <= noticed]
     if asked:
         return Loss(facts.broker, STOPPED, asked[0], asked[0], noticed, back, OWN_LOG, notice.was_controller)
-    woke = next((w for w in facts.waking if noticed - _PAUSE_MS <= w[0] < (back or w[0] + 1)), None)
+    woke = next(
+        (w for w in facts.waking if restarted is None and noticed - _PAUSE_MS <= w[0] < (back or w[0] + 1)), None
+    )
     answered = _next_after(facts.answered, noticed)
     how = KILLED
     if woke is not None:
@@ -197,6 +211,10 @@ def _judge(facts: _Facts, notice: _Notice, after: int, everyone: dict[int, _Fact
         began = woke[0] - woke[1]
         return Loss(facts.broker, how, began, began, max(began, noticed), back, OWN_LOG, notice.was_controller)
     fault, evidence = _fault(facts, earliest, noticed, everyone, settings, lived_on=woke is not None)
+    if evidence == ESTIMATED and woke is not None:
+        heard = woke[0] - woke[1]
+        fault, evidence = _after_the_last_ping(facts, heard, noticed, settings), LAST_WORD
+        return Loss(facts.broker, how, fault, min(heard, fault), noticed, back, evidence, notice.was_controller)
     if notice.at_once and evidence == ESTIMATED:
         fault, evidence = noticed, "the suspicion of the controller"
     alive = _last_before(facts.own, fault) or earliest
@@ -226,7 +244,28 @@ def _fault(
         return silent[0], "the first connection to it that broke"
     if shrunk:
         return min(shrunk), "the first ISR that it left, less the allowed lag"
-    return max(earliest, noticed - settings.session_timeout_ms), ESTIMATED
+    heard = max(earliest, noticed - settings.session_timeout_ms)
+    return _after_the_last_ping(facts, heard, noticed, settings), ESTIMATED
+
+
+def _after_the_last_ping(facts: _Facts, heard: int, noticed: int, settings: Settings) -> int:
+    """A client pings three times in a session timeout, so the fault was up to a third of it after the last ping: the
+    middle has the smallest error. The broker lived at least until its last entry."""
+    middle = heard + settings.session_timeout_ms // 6
+    alive = _last_before(facts.own, min(noticed, heard + settings.session_timeout_ms // 3)) or heard
+    return min(noticed, max(middle, alive))
+
+
+def _restarted_before(facts: _Facts, noticed: int, after: int) -> int | None:
+    """The start of its next process, if the loss was noticed only because of that: the start was not complete then,
+    or it had just ended the session of the former process."""
+    start = _last_before(facts.starts, noticed)
+    if start is None or start <= after or _last_before(facts.own, start) is None:
+        return None
+    if any(start <= t <= noticed + _PAUSE_MS for t in facts.took_over):
+        return start
+    complete = _next_after(facts.started, start)
+    return start if complete is None or complete > noticed else None
 
 
 def _silence(
@@ -237,7 +276,7 @@ def _silence(
         return Loss(facts.broker, SILENT, earliest, earliest, t, t, OWN_LOG, was_controller=False)
     fault, evidence = _fault(facts, earliest, t, everyone, settings, lived_on=True)
     if evidence == ESTIMATED:
-        fault, evidence = earliest, "its last word from ZooKeeper"
+        fault, evidence = _after_the_last_ping(facts, earliest, t, settings), LAST_WORD
     return Loss(facts.broker, SILENT, fault, earliest, t, t, evidence, was_controller=False)
 
 

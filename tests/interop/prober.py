@@ -1,0 +1,125 @@
+"""A prober: it writes to every partition through every broker at a fixed rate and notes when that worked.
+
+It has no metadata and no retries, whose delays would be taken for an outage: each record goes to each broker, over a
+connection of its own for each partition, and only the leader takes it. A record counts if it was acknowledged by all
+replicas in sync within `ANSWER_SECONDS` of its send. One that waited in a broker until the partition recovered does
+not. A gap reaches from the send of the last record that counts to the send of the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from klamm.client.addresses import Address
+from klamm.client.link import BrokerLink
+from klamm.model.errors import ErrorCode, KlammError
+from klamm.model.ids import TopicPartition
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.wire.apis import ApiKey
+from klamm.wire.messages import request_class
+from klamm.wire.records import Record, build_batch
+
+PERIOD_SECONDS = 0.1
+ANSWER_SECONDS = 0.4
+BROKER_TIMEOUT_MS = 300
+"""The broker gives up before the prober does, so that a stalled record does not hold up the next one."""
+LATE_SECONDS = 0.1
+"""The prober itself was held up by the machine if its clock ticks later than this."""
+FOR_ALL_REPLICAS = -1
+
+
+class Gap(NamedTuple):
+    place: TopicPartition
+    start: int
+    end: int
+    """Milliseconds since 1970."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / 1000
+
+
+class Prober:
+    def __init__(self, brokers: Sequence[Address], places: Sequence[TopicPartition]) -> None:
+        self._brokers = brokers
+        self._good: dict[TopicPartition, set[int]] = {place: set() for place in places}
+        self._late: list[tuple[int, int]] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Prober]:
+        tasks = [asyncio.create_task(self._probe(broker, place)) for broker in self._brokers for place in self._good]
+        tasks.append(asyncio.create_task(self._watch_itself()))
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            failures = [error for error in ended if not isinstance(error, asyncio.CancelledError)]
+            assert not failures, failures
+
+    def last_good(self, place: TopicPartition) -> int:
+        return max(self._good[place], default=0)
+
+    def gaps(self, longer_than: float) -> list[Gap]:
+        """Gaps of more than so many seconds, without the time in which the prober itself stood still."""
+        found = [Gap(place, *ends) for place, sent in self._good.items() for ends in pairwise(sorted(sent))]
+        return [gap for gap in found if gap.seconds - self._stood_still(gap) > longer_than]
+
+    def _stood_still(self, gap: Gap) -> float:
+        return sum(max(0, min(gap.end, end) - max(gap.start, start)) for start, end in self._late) / 1000
+
+    async def _watch_itself(self) -> None:
+        while True:
+            before = _now_ms()
+            await asyncio.sleep(PERIOD_SECONDS)
+            after = _now_ms()
+            if after - before > (PERIOD_SECONDS + LATE_SECONDS) * 1000:
+                self._late.append((before, after))
+
+    async def _probe(self, address: Address, place: TopicPartition) -> None:
+        link: BrokerLink | None = None
+        due = time.monotonic()
+        try:
+            while True:
+                due = max(due + PERIOD_SECONDS, time.monotonic() - PERIOD_SECONDS)
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                try:
+                    if link is None:
+                        link = BrokerLink(AsyncioNetwork(), SystemClock(), address, "prober")
+                        await link.connect(ANSWER_SECONDS)
+                    await self._send(link, place)
+                except (OSError, KlammError):
+                    if link is not None:
+                        await link.close()
+                    link = None
+        finally:
+            if link is not None:
+                with suppress(OSError):
+                    await link.close()
+
+    async def _send(self, link: BrokerLink, place: TopicPartition) -> None:
+        request = _request(place)
+        sent, began = _now_ms(), time.monotonic()
+        answer = await link.ask(ApiKey.PRODUCE, request, ANSWER_SECONDS)
+        (entry,) = answer.responses[0].partition_responses
+        if entry.error_code == ErrorCode.NONE and time.monotonic() - began <= ANSWER_SECONDS:
+            self._good[place].add(sent)
+
+
+def _request(place: TopicPartition) -> Any:
+    cls = request_class(ApiKey.PRODUCE)
+    batch = build_batch([Record(None, b"probe", _now_ms())])
+    entry = cls.TopicProduceData.PartitionProduceData(index=place.partition, records=batch)
+    data = [cls.TopicProduceData(name=place.topic, partition_data=[entry])]
+    return cls(acks=FOR_ALL_REPLICAS, timeout_ms=BROKER_TIMEOUT_MS, topic_data=data)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

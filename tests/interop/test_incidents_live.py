@@ -1,0 +1,253 @@
+"""klamm incidents report against a prober: brokers and controllers are killed, stopped and paused while it writes.
+
+The logs of the cluster alone must tell what the prober felt: every gap of more than a second is an outage of that
+partition in the report, and nine in ten begin and end within a second of it. `make soak` runs all faults on klamm and
+on Apache Kafka 2.5.1 and 3.9.1; `make test` runs some on klamm and 3.9.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from klamm.client.addresses import addresses
+from klamm.client.admin import Admin, NewTopic
+from klamm.client.cluster import ClusterClient
+from klamm.model.ids import TopicPartition
+from klamm.net.clock import SystemClock
+from klamm.net.network import AsyncioNetwork
+from klamm.pipelines.incidents.report import Options, Report, make_report
+from klamm.pipelines.incidents.tables import clock
+from klamm.server.broker_process import BrokerProcess, KlammBroker
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
+from klamm.testing.waiting import eventually
+from klamm.zookeeper.client import ZooKeeperClient
+from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
+from klamm.zookeeper.znodes import partition_state
+from tests.interop.prober import Gap, Prober
+
+FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
+TOPICS: dict[str, dict[int, tuple[int, ...]]] = {
+    "triples": {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)},
+    "pairs": {0: (1, 2), 1: (2, 3), 2: (3, 1)},
+    "alone": {0: (1,), 1: (2,), 2: (3,)},
+}
+MIN_ISR = {"triples": 2, "pairs": 2, "alone": 1}
+"""A pair cannot lose a replica without an outage, and one that is alone waits for its only replica."""
+PLACES = {TopicPartition(topic, number): replicas for topic, of in TOPICS.items() for number, replicas in of.items()}
+SESSION_SECONDS = 4
+PROPERTIES = {
+    "zookeeper.session.timeout.ms": SESSION_SECONDS * 1000,
+    "replica.lag.time.max.ms": 3000,
+    "min.insync.replicas": 2,
+    "auto.leader.rebalance.enable": "false",
+    "controlled.shutdown.retry.backoff.ms": 500,
+}
+GAP_SECONDS = 1.0
+CLOSE_MS = 1000
+CALM_MS = 2500
+"""Between two faults, so that the gaps of the prober and the outages of the report are two as well."""
+PREFERRED = 0
+
+
+class Probed:
+    """A cluster under the prober, its state in ZooKeeper, and the faults."""
+
+    def __init__(self, cluster: MixedCluster, zk: ZooKeeperClient, prober: Prober, admin: Admin) -> None:
+        self.cluster = cluster
+        self.zk = zk
+        self.prober = prober
+        self.admin = admin
+
+    async def controller(self) -> int:
+        async def known() -> int | None:
+            (node,) = await self.zk.get_many(["/controller"])
+            return int(json.loads(node.data)["brokerid"]) if node is not None and node.data else None
+
+        return await eventually("a controller", known)
+
+    async def other_than_controller(self) -> int:
+        controller = await self.controller()
+        return next(broker for broker in self.cluster.alive if broker != controller)
+
+    async def healed(self) -> None:
+        """All replicas are in sync, every broker leads its own partitions again, and the prober can write to all."""
+
+        async def in_sync() -> bool:
+            nodes = await self.zk.get_many([partition_state.path(place) for place in PLACES])
+            states = [json.loads(node.data) if node and node.data else {} for node in nodes]
+            return all(
+                sorted(state.get("isr", ())) == sorted(replicas) and state["leader"] in replicas
+                for state, replicas in zip(states, PLACES.values(), strict=True)
+            )
+
+        await eventually("all replicas in sync", in_sync)
+        await self.admin.elect_leaders(PREFERRED, PLACES)
+        since = {place: self.prober.last_good(place) for place in PLACES}
+
+        async def written() -> bool:
+            return all(self.prober.last_good(place) > since[place] + CALM_MS for place in PLACES)
+
+        await eventually("acknowledged records in all partitions", written)
+
+    async def lost(self, broker: int) -> None:
+        """Wait until ZooKeeper has forgotten the broker."""
+
+        async def forgotten() -> bool:
+            return await self.zk.get_many([f"/brokers/ids/{broker}"]) == [None]
+
+        await eventually(f"the end of broker {broker}'s session", forgotten)
+
+
+Fault = Callable[[Probed], Awaitable[None]]
+
+
+async def kill_the_controller(probed: Probed) -> None:
+    broker = await probed.controller()
+    await probed.cluster[broker].kill()
+    await probed.lost(broker)
+    await probed.cluster[broker].start()
+
+
+async def kill_another(probed: Probed) -> None:
+    broker = await probed.other_than_controller()
+    await probed.cluster[broker].kill()
+    await probed.lost(broker)
+    await probed.cluster[broker].start()
+
+
+async def kill_two_of_three(probed: Probed) -> None:
+    controller = await probed.controller()
+    others = [broker for broker in probed.cluster.alive if broker != controller]
+    for broker in others:
+        await probed.cluster[broker].kill()
+    for broker in others:
+        await probed.lost(broker)
+        await probed.cluster[broker].start()
+
+
+async def restart_at_once_after_a_kill(probed: Probed) -> None:
+    broker = await probed.other_than_controller()
+    await probed.cluster[broker].kill()
+    await probed.cluster[broker].start()
+
+
+async def stop_the_controller(probed: Probed) -> None:
+    broker = await probed.controller()
+    await probed.cluster[broker].stop()
+    await probed.cluster[broker].start()
+
+
+async def stop_another(probed: Probed) -> None:
+    broker = await probed.other_than_controller()
+    await probed.cluster[broker].stop()
+    await probed.cluster[broker].start()
+
+
+async def _pause(probed: Probed, broker: int, seconds: float) -> None:
+    process = probed.cluster[broker]
+    process.pause()
+    await asyncio.sleep(seconds)  # the length of the fault
+    process.resume()
+
+
+async def pause_another_beyond_its_session(probed: Probed) -> None:
+    await _pause(probed, await probed.other_than_controller(), SESSION_SECONDS + 3)
+
+
+async def pause_the_controller_beyond_its_session(probed: Probed) -> None:
+    await _pause(probed, await probed.controller(), SESSION_SECONDS + 3)
+
+
+async def pause_another_within_its_session(probed: Probed) -> None:
+    await _pause(probed, await probed.other_than_controller(), SESSION_SECONDS * 0.85)
+
+
+ALL_FAULTS: Sequence[Fault] = (
+    kill_the_controller,
+    stop_another,
+    pause_another_beyond_its_session,
+    kill_another,
+    pause_the_controller_beyond_its_session,
+    stop_the_controller,
+    kill_two_of_three,
+    pause_another_within_its_session,
+    restart_at_once_after_a_kill,
+)
+SOME_FAULTS: dict[str, Sequence[Fault]] = {
+    "klamm": (kill_the_controller, pause_another_beyond_its_session, stop_another),
+    "3.9.1": (kill_the_controller,),
+}
+
+
+def broker_of(kind: str, number: int, zookeeper: str, directory: Path) -> BrokerProcess:
+    if kind == "klamm":
+        return KlammBroker(number, zookeeper, directory, PROPERTIES)
+    protocol = ".".join(kind.split(".")[:2])
+    return ApacheKafkaBroker(kind, number, zookeeper, directory, inter_broker_protocol=protocol, properties=PROPERTIES)
+
+
+async def live_through(kind: str, faults: Sequence[Fault], zookeeper: str, directory: Path) -> list[Gap]:
+    """The gaps that the prober found while these things happened. The logs stay in the directory."""
+    brokers = [broker_of(kind, number, zookeeper, directory / str(number)) for number in (1, 2, 3)]
+    zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), zookeeper, 30_000)
+    async with MixedCluster(brokers).running() as cluster, zk.running():
+        client = ClusterClient(addresses(cluster.bootstrap), client_id="test")
+        async with client.running():
+            admin = Admin(client)
+            wanted = {
+                topic: NewTopic(assignments=placed, configs={"min.insync.replicas": str(MIN_ISR[topic])})
+                for topic, placed in TOPICS.items()
+            }
+            assert await admin.create_topics(wanted) == dict.fromkeys(TOPICS)
+            prober = Prober(addresses(cluster.bootstrap), list(PLACES))
+            async with prober.running():
+                probed = Probed(cluster, zk, prober, admin)
+                await probed.healed()
+                for fault in faults:
+                    await fault(probed)
+                    await probed.healed()
+    return prober.gaps(GAP_SECONDS)
+
+
+def problems(report: Report, gaps: Sequence[Gap]) -> tuple[list[str], list[str]]:
+    """The gaps that no outage of the report names, and those whose outage begins or ends more than a second off."""
+    unnamed, inexact = [], []
+    for gap in gaps:
+        named = [
+            outage
+            for outage in report.findings.outages
+            if outage.place[:2] == gap.place and outage.start < gap.end and outage.end > gap.start
+        ]
+        told = f"{gap.place}: {gap.seconds:.2f} s from {clock(gap.start)} to {clock(gap.end)}"
+        if not named:
+            unnamed.append(told)
+            continue
+        early, late = min(o.start for o in named) - gap.start, max(o.end for o in named) - gap.end
+        if max(abs(early), abs(late)) > CLOSE_MS:
+            inexact.append(f"{told}: the report begins {early:+} ms and ends {late:+} ms off, {named[0].how}")
+    return unnamed, inexact
+
+
+@pytest.mark.parametrize("kind", ["klamm", "2.5.1", "3.9.1"])
+async def test_the_report_names_every_gap_that_a_prober_felt(
+    kind: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    faults = ALL_FAULTS if FULL_SCALE else SOME_FAULTS.get(kind, ())
+    if not faults:
+        pytest.skip("only in make soak")
+    gaps = await live_through(kind, faults, zookeeper.connect_string, tmp_path / "logs")
+    assert len(gaps) >= 2 * len(faults), "the faults were not felt, so this proves nothing"
+    report = make_report(Options([tmp_path / "logs"], tmp_path / "report", "local"))
+    unnamed, inexact = problems(report, gaps)
+    print(f"{kind}: {len(gaps)} gaps, {len(unnamed)} not named, {len(inexact)} not within a second")
+    assert unnamed == [], inexact
+    assert len(inexact) <= len(gaps) // 10, inexact
+    assert report.problems == []
