@@ -31,6 +31,9 @@ BROKER_TIMEOUT_MS = 300
 """The broker gives up before the prober does, so that a stalled record does not hold up the next one."""
 LATE_SECONDS = 0.1
 """The prober itself was held up by the machine if its clock ticks later than this."""
+SILENCE_MS = 500
+BREAK_MS = 750
+"""The report does not count a shorter break between two outages either."""
 FOR_ALL_REPLICAS = -1
 
 
@@ -69,7 +72,7 @@ class Prober:
 
     def gaps(self, longer_than: float) -> list[Gap]:
         """Gaps of more than so many seconds, without the time in which the prober itself stood still."""
-        found = [Gap(place, *ends) for place, sent in self._good.items() for ends in pairwise(sorted(sent))]
+        found = [gap for place, sent in self._good.items() for gap in gaps_between(place, sorted(sent))]
         return [gap for gap in found if gap.seconds - self._stood_still(gap) > longer_than]
 
     def _stood_still(self, gap: Gap) -> float:
@@ -111,6 +114,23 @@ class Prober:
         (entry,) = answer.responses[0].partition_responses
         if entry.error_code == ErrorCode.NONE and time.monotonic() - began <= ANSWER_SECONDS:
             self._good[place].add(sent)
+
+
+def gaps_between(place: TopicPartition, sent: Sequence[int]) -> list[Gap]:
+    """
+    >>> place = TopicPartition("t", 0)
+    >>> [gap[1:] for gap in gaps_between(place, [0, 100, 200, 2000, 2100, 4000, 4100, 4900, 6000])]
+    [(200, 4000), (4900, 6000)]
+    """
+    found: list[Gap] = []
+    for start, end in pairwise(sent):
+        if end - start < SILENCE_MS:
+            continue
+        if found and start - found[-1].end < BREAK_MS:
+            found[-1] = Gap(place, found[-1].start, end)
+        else:
+            found.append(Gap(place, start, end))
+    return found
 
 
 def _request(place: TopicPartition) -> Any:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
+from tests.interop.prober import Gap, Prober
 
 from klamm.client.addresses import addresses
 from klamm.client.admin import Admin, NewTopic
@@ -31,7 +31,6 @@ from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.znodes import partition_state
-from tests.interop.prober import Gap, Prober
 
 FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
 TOPICS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -49,6 +48,8 @@ PROPERTIES = {
     "min.insync.replicas": 2,
     "auto.leader.rebalance.enable": "false",
     "controlled.shutdown.retry.backoff.ms": 500,
+    # Kafka's followers that ask a new leader too early wait this long, a second by default, and no log says so.
+    "replica.fetch.backoff.ms": 200,
 }
 GAP_SECONDS = 1.0
 CLOSE_MS = 1000
@@ -167,7 +168,8 @@ async def pause_the_controller_beyond_its_session(probed: Probed) -> None:
 
 
 async def pause_another_within_its_session(probed: Probed) -> None:
-    await _pause(probed, await probed.other_than_controller(), SESSION_SECONDS * 0.85)
+    """Kafka complains after two thirds of its session without an answer; shorter pauses leave no trace."""
+    await _pause(probed, await probed.other_than_controller(), SESSION_SECONDS * 0.7)
 
 
 ALL_FAULTS: Sequence[Fault] = (
@@ -179,8 +181,12 @@ ALL_FAULTS: Sequence[Fault] = (
     stop_the_controller,
     kill_two_of_three,
     pause_another_within_its_session,
-    restart_at_once_after_a_kill,
 )
+FAULTS: dict[str, Sequence[Fault]] = {
+    "klamm": (*ALL_FAULTS, restart_at_once_after_a_kill),  # Kafka's brokers cannot register before the session ends
+    "2.5.1": ALL_FAULTS,
+    "3.9.1": ALL_FAULTS,
+}
 SOME_FAULTS: dict[str, Sequence[Fault]] = {
     "klamm": (kill_the_controller, pause_another_beyond_its_session, stop_another),
     "3.9.1": (kill_the_controller,),
@@ -240,7 +246,7 @@ def problems(report: Report, gaps: Sequence[Gap]) -> tuple[list[str], list[str]]
 async def test_the_report_names_every_gap_that_a_prober_felt(
     kind: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    faults = ALL_FAULTS if FULL_SCALE else SOME_FAULTS.get(kind, ())
+    faults = FAULTS[kind] if FULL_SCALE else SOME_FAULTS.get(kind, ())
     if not faults:
         pytest.skip("only in make soak")
     gaps = await live_through(kind, faults, zookeeper.connect_string, tmp_path / "logs")

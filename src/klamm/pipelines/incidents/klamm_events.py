@@ -18,7 +18,11 @@ import orjson
 from klamm.pipelines.incidents.parser import UNKNOWN, shape
 from klamm.pipelines.incidents.record import Record
 
-_NUMBERS: Final = re.compile(r"\d+")
+_NUMBER_MAX: Final = 10**18
+_TIME_MAX: Final = 253_402_300_800_000
+"""The year 10000, which no calendar of Python knows."""
+_PAUSE_MAX: Final = 10**9
+_NUMBERS: Final = re.compile(r"\d{1,18}")
 _CHANGES: Final = re.compile(r"(new|dead|bounced) \[([\d, ]*)\]")
 _NAMES: Final = re.compile(r"'([^']*)'")
 
@@ -27,11 +31,24 @@ def parse_event(line: bytes) -> Record | None:
     """What an event says: None if it is not about the control plane, `unknown` if it is not understood."""
     try:
         event = orjson.loads(line)
-        if event["kind"] == "state-change":
-            return _state(event)
-        return _decision(event)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        record = _state(event) if event["kind"] == "state-change" else _decision(event)
+        return None if record is None else _checked(record)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Record(0, None, UNKNOWN, text=shape(line.decode(errors="replace"))) if line.strip() else None
+
+
+def _checked(record: Record) -> Record:
+    """JSON may hold anything: the analysis relies on the types of the fields."""
+    numbers = (record.t, *record[3:4], *record[5:9], *(record.brokers or ()), *record[11:13])
+    if not isinstance(record.broker, int) or not all(isinstance(n, int | None) for n in numbers):
+        raise TypeError("a number is not one")
+    if not 0 < record.t < _TIME_MAX:
+        raise ValueError("there is no such time")
+    if not all(n is None or abs(n) < _NUMBER_MAX for n in (record.broker, *numbers)):
+        raise ValueError("a number is too large")
+    if not all(isinstance(text, str | None) for text in (record.topic, record.text)):
+        raise TypeError("a text is not one")
+    return record
 
 
 def _state(event: Mapping[str, Any]) -> Record:
@@ -88,7 +105,7 @@ def _suspicion_ended(event: Mapping[str, Any]) -> Record | None:
 
 
 def _held(event: Mapping[str, Any]) -> Record:
-    return Record(event["time_ms"], event["broker"], "held", number=round(event["duration_ms"]))
+    return Record(event["time_ms"], event["broker"], "held", number=min(_PAUSE_MAX, round(event["duration_ms"])))
 
 
 def _brokers_changed(event: Mapping[str, Any]) -> Record:

@@ -11,8 +11,8 @@ An entry is a line with a time, and the lines after it without one: a stack trac
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from klamm.pipelines.incidents.record import Record
 from klamm.pipelines.incidents.rules import (
     IGNORED_LOGGERS,
     IGNORED_STARTS,
+    NUMBER,
     RULES,
     SETTINGS,
     CompiledRule,
@@ -32,15 +33,21 @@ ENTRY_START: Final = "[20"
 DELETED_LEADER: Final = -2
 """UpdateMetadata of a topic that is being deleted carries this leader with the old version. It is not a state."""
 
-_HEADER: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d),(\d{3})\] [A-Z]{4,5} +(?:\[([^\]]*)\]:? ?)?(\S*)")
+_HEADER: Final = re.compile(
+    r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-6]\d)[,.](\d{3})\d*(Z|[+-]\d\d:?\d\d)?\] +[A-Z]{4,5} +"
+    r"(?:\[([^\]]*)\]:? ?)?(\S*)"
+)
+"""As Kafka ships it, `[%d] %p %m (%c)`. A time in ISO form, with or without its zone, is understood too."""
+_AFTER_THREAD: Final = re.compile(r"\[([^\]]*)\]:? ?(\S*)")
+"""The prefix and first word of a message before which a layout writes the thread, `[%d] %p [%t] %m`."""
 _PREFIX: Final = re.compile(
     r"(?:Controller id=|Broker id=|KafkaServer id=|ReplicaFetcher replicaId=|ReplicaManager broker=|"
-    r"Topic Deletion Manager |RequestSendThread controllerId=|NodeToControllerChannelManager id=)(\d+)"
-    r"(?: epoch=(\d+))?"
+    r"Topic Deletion Manager |RequestSendThread controllerId=|NodeToControllerChannelManager id=)(\d{1,18})"
+    r"(?: epoch=(\d{1,18}))?"
 )
-_PARTITION_PREFIX: Final = re.compile(r"Partition (.+)-(\d+) broker=(\d+)$")
-_DIGITS: Final = re.compile(r"\d+")
-_BROKER_STATE: Final = re.compile(r"brokerId=(\d+)")
+_PARTITION_PREFIX: Final = re.compile(r"Partition (.+)-(\d{1,18}) broker=(\d{1,18})$")
+_DIGITS: Final = re.compile(NUMBER)
+_BROKER_STATE: Final = re.compile(rf"brokerId=({NUMBER})")
 _FIELDS: Final = Record._fields
 _RULES: Final[Mapping[str, tuple[CompiledRule, ...]]] = by_word(RULES)
 _IGNORED: Final = starts_by_word(IGNORED_STARTS)
@@ -61,11 +68,17 @@ def parse(entry: str) -> Record | None:
     """What an entry says: None if it says nothing about the control plane, `unknown` if it is not understood."""
     header = _HEADER.match(entry)
     if header is None:
-        return None
-    minute, second, millisecond, prefix, word = header.groups()
-    t = _minute_ms(minute) + int(second) * 1000 + int(millisecond)
+        return _not_understood(entry) if entry.startswith(ENTRY_START) else None
+    minute, second, millisecond, zone, prefix, word = header.groups()
+    minute_ms = _minute_ms(minute, zone)
+    if minute_ms is None:
+        return _not_understood(entry)
+    t = minute_ms + int(second) * 1000 + int(millisecond)
+    start = header.start(6)
+    if word[:1] == "[" and (message := _AFTER_THREAD.match(entry, start)) is not None:
+        prefix, word = message.groups()
+        start = message.start(2)
     origin = _origin(prefix)
-    start = header.start(5)
     for rule in _rules_for(word, prefix):
         match = rule.pattern.match(entry, start)
         if match is not None:
@@ -73,6 +86,10 @@ def parse(entry: str) -> Record | None:
     if _is_ignored(word, entry, start):
         return None
     return Record(t, origin.broker, UNKNOWN, text=shape(entry[start:].partition("\n")[0]))
+
+
+def _not_understood(entry: str) -> Record:
+    return Record(0, None, UNKNOWN, text=shape(entry.partition("\n")[0]))
 
 
 def _rules_for(word: str, prefix: str | None) -> tuple[CompiledRule, ...]:
@@ -122,11 +139,13 @@ def split(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _minute_ms(minute: str) -> int:
-    date, _, clock = minute.partition(" ")
-    year, month, day = map(int, date.split("-"))
-    hour, minutes = map(int, clock.split(":"))
-    return timegm((year, month, day, hour, minutes, 0)) * 1000
+def _minute_ms(minute: str, zone: str | None) -> int | None:
+    """None if there is no such minute."""
+    try:
+        moment = datetime.fromisoformat(minute + (zone or "Z"))
+    except ValueError:
+        return None
+    return int(moment.timestamp()) * 1000
 
 
 @lru_cache(maxsize=65_536)

@@ -54,6 +54,7 @@ def _timeline(findings: Findings) -> Any:
     from bokeh.plotting import figure
 
     bars = [*_controllers(findings), *_brokers(findings), *_partitions(findings)]
+    bars = bars or [_bar("nothing", "there", findings.start, findings.end)]
     rows = list(dict.fromkeys(bar["row"] for bar in bars))
     margin = max(500, (findings.end - findings.start) // 50)
     picture: Any = figure(

@@ -12,9 +12,12 @@ from typing import Final, NamedTuple
 from klamm.pipelines.incidents.klamm_events import parse_event
 from klamm.pipelines.incidents.parser import ENTRY_START, UNKNOWN, parse
 from klamm.pipelines.incidents.record import Key, Record, fold, in_order
-from klamm.pipelines.incidents.sources import KLAMM, SEPARATORS, Chunk, LogFile, blocks, opened, problem_of
+from klamm.pipelines.incidents.sources import KLAMM, SEPARATORS, Chunk, LogFile, Oddities, blocks, opened, problem_of
 
 _BROKER_ID: Final = re.compile(r"broker\.id=(\d+)")
+SHAPES_MAX: Final = 1000
+"""Of lines that are not understood, in one chunk."""
+OTHER_SHAPES: Final = "(other lines)"
 _NUMBER_IN_NAME: Final = re.compile(r"(\d+)\D*$")
 
 
@@ -28,6 +31,9 @@ class ChunkResult(NamedTuple):
     first: int | None
     last: int | None
     problem: str = ""
+    start: int = 0
+    checksum: int = 0
+    """Of what was read, without compression: equal files are copies."""
 
 
 class FileReport(NamedTuple):
@@ -39,6 +45,8 @@ class FileReport(NamedTuple):
     unknown: int
     first: int | None
     last: int | None
+    copy_of: str
+    """A file with the same content. Only one of them counts."""
     problem: str
 
 
@@ -59,21 +67,38 @@ def read_chunk(chunk: Chunk) -> ChunkResult:
     first: int | None = None
     last: int | None = None
     problem = ""
+    checksum = 0
+    shapes: set[str] = set()
+    oddities = Oddities()
     separator = SEPARATORS[chunk.kind]
     try:
         with opened(chunk.path, compressed=chunk.compressed) as file:
-            for block in blocks(file, separator, chunk.start, chunk.end):
+            for block in blocks(file, separator, chunk.start, chunk.end, oddities):
+                checksum = zlib.crc32(block, checksum)
                 found, count = _events(block) if chunk.kind == KLAMM else _entries(block)
                 entries += count
                 ignored += count - len(found)
-                fold(folded, found)
+                fold(folded, (_bounded(record, shapes) if record.kind == UNKNOWN else record for record in found))
                 times = [record.t for record in found if record.t]
                 if times:
                     first = min(times) if first is None else min(first, *times)
                     last = max(times) if last is None else max(last, *times)
     except (OSError, EOFError, zlib.error) as error:
         problem = problem_of(error)
-    return ChunkResult(chunk.path, list(folded.values()), entries, ignored, first, last, problem)
+    told = "; ".join(filter(None, (problem, str(oddities))))
+    records = list(folded.values())
+    return ChunkResult(chunk.path, records, entries, ignored, first, last, told, chunk.start, checksum)
+
+
+def _bounded(record: Record, shapes: set[str]) -> Record:
+    """A file of anything must not fill the memory: shapes beyond the first ones are counted together."""
+    text = record.text or ""
+    if text in shapes:
+        return record
+    if len(shapes) >= SHAPES_MAX:
+        return record._replace(text=OTHER_SHAPES)
+    shapes.add(text)
+    return record
 
 
 def _entries(block: bytes) -> tuple[list[Record], int]:
@@ -96,19 +121,23 @@ def join(files: Sequence[LogFile], results: Iterable[ChunkResult]) -> Logs:
     brokers = _brokers(by_path)
     folded: dict[Key, Record] = {}
     reports = []
+    seen: dict[tuple[object, ...], str] = {}
     for file in files:
         broker = brokers.get(file.path)
         parts = by_path[file.path]
-        for part in parts:
-            fold(folded, (r if r.broker is not None else r._replace(broker=broker) for r in part.records))
-        reports.append(_report(file, broker, parts))
+        content = (broker, *sorted((part.start, part.checksum, part.entries) for part in parts if part.entries))
+        original = seen.setdefault(content, file.path) if len(content) > 1 else file.path
+        if original == file.path:
+            for part in parts:
+                fold(folded, (r if r.broker is not None else r._replace(broker=broker) for r in part.records))
+        reports.append(_report(file, broker, parts, "" if original == file.path else original))
     return Logs(in_order(folded.values()), reports)
 
 
-def _report(file: LogFile, broker: int | None, parts: Sequence[ChunkResult]) -> FileReport:
+def _report(file: LogFile, broker: int | None, parts: Sequence[ChunkResult], copy_of: str) -> FileReport:
     unknown = sum(r.times for part in parts for r in part.records if r.kind == UNKNOWN)
     entries, ignored = sum(part.entries for part in parts), sum(part.ignored for part in parts)
-    problem = file.problem or next((part.problem for part in parts if part.problem), "")
+    problem = file.problem or "; ".join(dict.fromkeys(part.problem for part in parts if part.problem))
     if not problem and entries and broker is None:
         problem = "no entry names the broker that wrote it"
     return FileReport(
@@ -120,6 +149,7 @@ def _report(file: LogFile, broker: int | None, parts: Sequence[ChunkResult]) -> 
         unknown=unknown,
         first=min((part.first for part in parts if part.first is not None), default=None),
         last=max((part.last for part in parts if part.last is not None), default=None),
+        copy_of=copy_of,
         problem=problem,
     )
 

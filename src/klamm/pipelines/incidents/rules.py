@@ -24,6 +24,9 @@ LEADER_AND_ISR: Final = (
 )
 NODE: Final = r"\S+ \(id: (?P<other>-?\d+) rack: [^)]*\)"
 
+NUMBER: Final = r"\d{1,18}"
+"""Longer numbers fit no table, and a line that holds one is damaged."""
+
 
 class Rule(NamedTuple):
     kind: str
@@ -157,7 +160,7 @@ _SERVER = (
         rf"Error processing append operation on partition {TP}(?s:.*?)NotEnoughReplicas(?s:.*?)"
         r"ISR \w+\((?P<brokers>[\d, ]*)\)(?s:.*?)min\.isr requirement of (?P<number>\d+)",
     ),
-    Rule("zk.timeout", "Client", r"Client session timed out, have not heard from server in (?P<number>\d+)ms"),
+    Rule("zk.timeout", "Client", r"Client session timed out, have not heard from server in (?P<number>\d{1,9})ms"),
     Rule("zk.expired", "Session", r"Session expired\."),
     Rule("zk.expired", "Unable", r"Unable to reconnect to ZooKeeper service, session 0x[0-9a-f]+ has expired"),
     Rule("srv.zone", "Kafka", r"Kafka startTimeMs: (?P<number>\d+)"),
@@ -297,7 +300,8 @@ def by_word(rules: Iterable[Rule]) -> Mapping[str, tuple[CompiledRule, ...]]:
     """The rules to try, in order, by the first word of the message."""
     found: dict[str, list[CompiledRule]] = {}
     for rule in rules:
-        found.setdefault(rule.word, []).append(CompiledRule(rule.kind, re.compile(rule.pattern)))
+        pattern = rule.pattern.replace(r"\d+", NUMBER)
+        found.setdefault(rule.word, []).append(CompiledRule(rule.kind, re.compile(pattern)))
     return {word: tuple(rules) for word, rules in found.items()}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedIOBase
@@ -26,8 +27,11 @@ ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024
 ENTRY_BYTES_KEPT: Final = 64 * 1024
 
 _LOG_NAMES: Final = re.compile(r"(state-change|controller|server|broker|kafkaServer)[\w-]*\.(log|json|out)(\.[\w.-]+)?")
-_FIRST_BYTES: Final = 64 * 1024
+_LOOKED_AT_BYTES: Final = 256 * 1024
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_UTF_16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_TIMES: Final = {KAFKA: re.compile(rb"\n\[20\d\d-\d\d-\d\d"), KLAMM: re.compile(rb"\n\{")}
 
 
 class LogFile(NamedTuple):
@@ -71,26 +75,39 @@ def _is_twin(file: Path) -> bool:
 def look_at(path: Path) -> LogFile:
     compressed = False
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return LogFile(str(path), KAFKA, compressed=False, size=0, problem="it is not a file")
         with path.open("rb") as raw:
             compressed = raw.read(2) == _GZIP_MAGIC
-        if path.suffix == ".gz" and size and not compressed:
-            return LogFile(
-                str(path), KAFKA, compressed=False, size=size, problem="it is not gzip, although its name says so"
-            )
+        if path.suffix == ".gz" and found.st_size and not compressed:
+            return LogFile(str(path), KAFKA, False, found.st_size, "it is not gzip, although its name says so")
         with opened(str(path), compressed=compressed) as file:
-            first, damage = gather(file, _FIRST_BYTES)
+            first, damage = gather(file, _LOOKED_AT_BYTES)
+            if not compressed and not first.strip(b"\0"):
+                file.seek(max(0, found.st_size - _LOOKED_AT_BYTES))
+                first += gather(file, _LOOKED_AT_BYTES)[0]
     except OSError as error:
         return LogFile(str(path), KAFKA, compressed, 0, problem_of(error))
     if damage is not None and not first:
-        return LogFile(str(path), KAFKA, compressed, size, problem_of(damage))
-    kind = KLAMM if first.lstrip()[:1] == b"{" else KAFKA
-    problem = ""
+        return LogFile(str(path), KAFKA, compressed, found.st_size, problem_of(damage))
+    kind, problem = judge(first)
+    return LogFile(str(path), kind, compressed, found.st_size, problem)
+
+
+def judge(first: bytes) -> tuple[str, str]:
+    """The kind of a file by its beginning, and why it cannot be read, if so."""
+    text = first.replace(b"\0", b"\n").removeprefix(_BYTE_ORDER_MARK)
+    kind = KLAMM if text.lstrip()[:1] == b"{" else KAFKA
+    if not text.strip() and b"\0" not in first:
+        return kind, ""
+    if first.startswith(_UTF_16_MARKS):
+        return kind, "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"
+    if _TIMES[kind].search(b"\n" + text):
+        return kind, ""
     if b"\0" in first:
-        problem = "it is binary, not a log"
-    elif first.strip() and SEPARATORS[kind] not in b"\n" + first:
-        problem = "no line of its beginning has the time that Kafka writes, [2026-01-31 23:59:59,123]"
-    return LogFile(str(path), kind, compressed, size, problem)
+        return kind, "it is binary, not a log"
+    return kind, "no line of its beginning has the time that Kafka writes, [2026-01-31 23:59:59,123]"
 
 
 def problem_of(error: Exception) -> str:
@@ -132,7 +149,27 @@ def gather(file: BufferedIOBase, wanted: int) -> tuple[bytes, Exception | None]:
     return b"".join(parts), None
 
 
-def blocks(file: BufferedIOBase, separator: bytes, start: int, end: int | None) -> Iterator[bytes]:
+class Oddities:
+    """What was met while reading and is not an entry."""
+
+    def __init__(self) -> None:
+        self.zero_bytes = 0
+        """Left by a crash, or by copytruncate."""
+        self.cut_entries = 0
+
+    def __str__(self) -> str:
+        told = []
+        if self.zero_bytes:
+            told.append(f"{self.zero_bytes} zero bytes, as a crash or copytruncate leaves them, were skipped")
+        if self.cut_entries:
+            limit = ENTRY_BYTES_MAX // (1024 * 1024)
+            told.append(f"of {self.cut_entries} entries above {limit} MB only the beginning was read")
+        return "; ".join(told)
+
+
+def blocks(
+    file: BufferedIOBase, separator: bytes, start: int, end: int | None, oddities: Oddities | None = None
+) -> Iterator[bytes]:
     """The entries that begin in a range, many at once; every entry with the separator in front.
 
     What damage leaves is given first; then the damage is raised.
@@ -141,19 +178,25 @@ def blocks(file: BufferedIOBase, separator: bytes, start: int, end: int | None) 
     if start:
         file.seek(base)
     inside = False
+    kept = len(separator) - 1
+    oddities = oddities or Oddities()
     while True:
         data, damage = gather(file, BLOCK_BYTES)
-        buffer += data
         ended = len(data) < BLOCK_BYTES
+        if b"\0" in data:
+            oddities.zero_bytes += data.count(b"\0")
+            data = data.replace(b"\0", b"\n")  # an entry may follow without a line end of its own
+        buffer += data
+        if base < 0 and buffer.startswith(b"\n" + _BYTE_ORDER_MARK):
+            base, buffer = base + len(_BYTE_ORDER_MARK), b"\n" + buffer[1 + len(_BYTE_ORDER_MARK) :]
         if not inside:
             found = buffer.find(separator)
             if found < 0:
                 if damage is not None:
                     raise damage
-                if ended:
-                    return
-                kept = len(separator) - 1
                 base, buffer = base + max(0, len(buffer) - kept), buffer[-kept:]
+                if ended or (end is not None and base >= end - 1):
+                    return  # what follows belongs to the next range
                 continue
             base, buffer, inside = base + found, buffer[found:], True
         if end is not None and base + len(buffer) > end:
@@ -171,6 +214,6 @@ def blocks(file: BufferedIOBase, separator: bytes, start: int, end: int | None) 
             yield buffer[:cut]
             base, buffer = base + cut, buffer[cut:]
         elif len(buffer) > ENTRY_BYTES_MAX:
+            oddities.cut_entries += 1
             yield buffer[:ENTRY_BYTES_KEPT]
-            kept = len(separator) - 1
             base, buffer, inside = base + len(buffer) - kept, buffer[-kept:], False

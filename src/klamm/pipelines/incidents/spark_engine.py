@@ -63,6 +63,8 @@ def read_rows(chunk: tuple[Any, ...]) -> Iterator[Row]:
         result.first or 0,
         None,
         _READ,
+        leader=result.start,
+        leader_epoch=result.checksum,
         version=result.last,
         other=result.ignored,
         number=result.entries,
@@ -77,5 +79,15 @@ def result_of(row: Row) -> ChunkResult:
     record = Record._make(tuple(value) if isinstance(value, list) else value for value in values)
     if record.kind == _READ:
         entries, ignored = record.number or 0, record.other or 0
-        return ChunkResult(path, [], entries, ignored, record.t or None, record.version, record.text or "")
+        return ChunkResult(
+            path,
+            [],
+            entries,
+            ignored,
+            record.t or None,
+            record.version,
+            record.text or "",
+            record.leader or 0,
+            record.leader_epoch or 0,
+        )
     return ChunkResult(path, [record], 0, 0, None, None)

@@ -99,7 +99,7 @@ def make_tables(findings: Findings, logs: Logs) -> dict[str, Table]:
         "notes": _notes(findings),
         "files": _table(
             "path:text broker:int entries:int facts:int ignored:int not_understood:int first:time last:time "
-            "problem:text",
+            "copy_of:text problem:text",
             logs.files,
         ),
         "not_understood": _not_understood(logs.records),

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from klamm.pipelines.incidents.klamm_events import parse_event
 from klamm.pipelines.incidents.parser import UNKNOWN, parse, split
 from klamm.pipelines.incidents.record import Record, fold
 from klamm.pipelines.incidents.rules import RULES, by_word
@@ -414,3 +417,64 @@ def test_records_that_differ_only_in_time_are_one() -> None:
         Record(5_001, 1, "ctl.resigned"),
         refused._replace(t=6_001),
     ]
+
+
+RESIGNED = "INFO [Controller id=1] Resigned (kafka.controller.KafkaController)"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[2026-11-15 21:56:37,546]",
+        "[2026-11-15T21:56:37.546]",
+        "[2026-11-15T21:56:37.546Z]",
+        "[2026-11-15T23:56:37.546+02:00]",
+        "[2026-11-15T23:56:37.546123+0200]",
+    ],
+)
+def test_times_of_other_layouts(header: str) -> None:
+    assert parse(f"{header} {RESIGNED}") == Record(1_794_779_797_546, 1, "ctl.resigned")
+
+
+def test_a_layout_that_names_the_thread() -> None:
+    threaded = RESIGNED.replace("INFO", "INFO  [controller-event-thread]")
+    assert parse(f"[2026-11-15 21:56:37,546] {threaded}") == Record(1_794_779_797_546, 1, "ctl.resigned")
+
+
+@pytest.mark.parametrize(
+    "header", ["[2026-13-15 21:56:37,546]", "[2026-02-30 21:56:37,546]", "[2026-11-15 21:56]", "[20 apples]"]
+)
+def test_an_entry_without_a_possible_time_is_not_understood(header: str) -> None:
+    found = parse(f"{header} {RESIGNED}")
+    assert found is not None
+    assert (found.t, found.kind) == (0, UNKNOWN)
+
+
+def test_a_number_that_fits_no_table_does_no_harm() -> None:
+    for digits in (19, 5000):
+        found = parse(f"[2026-11-15 21:56:37,546] INFO [Controller id=1] Shutting down broker {'9' * digits} (k)")
+        assert found is not None
+        assert (found.other or 0) < 2**63
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"time_ms": "soon"},
+        {"time_ms": 10**17},
+        {"time_ms": 1.5},
+        {"broker": None},
+        {"controller_epoch": [1]},
+        {"cause": None, "kind": "state-change", "role": "broker"},
+        {"cause": {}},
+        {"event": []},
+        {"event": "loop-held", "duration_ms": 1e400},
+        {"event": "broker-change", "cause": 7},
+    ],
+)
+def test_an_event_of_wrong_types_is_not_understood(event: dict[str, object]) -> None:
+    good = {"kind": "decision", "time_ms": 1000, "broker": 2, "controller_epoch": 3, "event": "controller-elected"}
+    assert parse_event(json.dumps({**good, "cause": "x"}).encode()) == Record(1000, 2, "ctl.elected", 3, text="x")
+    found = parse_event(json.dumps({**good, "cause": "x", **event}).encode())
+    assert found is not None
+    assert found.kind == UNKNOWN

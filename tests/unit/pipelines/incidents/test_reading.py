@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -54,6 +55,75 @@ def test_an_entry_without_end_does_not_fill_the_memory(monkeypatch: pytest.Monke
     found = [len(block) for block in blocks(BytesIO(data), SEPARATORS[KAFKA], 0, None)]
     assert max(found) <= 600
     assert len(found) == 2
+
+
+def test_a_range_inside_an_endless_entry_is_not_read_beyond_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of the ranges of a line of 2 GB would read it to its end."""
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
+    file = BytesIO((ENTRIES[0] + "x" * 50_000 + "\n" + ENTRIES[2]).encode())
+    assert list(blocks(file, SEPARATORS[KAFKA], 10_000, 10_500)) == []
+    assert file.tell() < 10_800
+
+
+def test_what_is_skipped_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """copytruncate leaves zeros in front, a crash leaves them behind; an endless entry is cut."""
+    (tmp_path / "server.log").write_bytes(bytes(300_000) + TEXT.encode() + bytes(50))
+    (tmp_path / "controller.log").write_bytes((ENTRIES[0] + "x" * 5_000 + "\n" + ENTRIES[2]).encode())
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(sources, "ENTRY_BYTES_MAX", 2048)
+    files = {Path(file.path).name: file for file in read(tmp_path).files}
+    assert files["server.log"].entries == 4
+    assert files["server.log"].problem.startswith("300050 zero bytes")
+    assert files["controller.log"].entries == 2
+    assert files["controller.log"].problem.startswith("of 1 entries above")
+
+
+@pytest.mark.parametrize(
+    ("data", "entries", "problem"),
+    [
+        (b"\xef\xbb\xbf" + TEXT.encode(), 4, ""),
+        (TEXT.replace("\n", "\r\n").encode(), 4, ""),
+        (TEXT.replace("A sentence", "Ein Gru\xdf").encode("latin-1"), 4, ""),
+        (TEXT.encode("utf-16"), 0, "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
+        (bytes(1000), 0, "it is binary, not a log"),
+    ],
+    ids=["byte order mark", "lines of Windows", "Latin-1", "UTF-16", "zeros only"],
+)
+def test_other_encodings(data: bytes, entries: int, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_bytes(data)
+    (file,) = read(tmp_path).files
+    assert (file.entries, file.facts, file.problem) == (entries, 2 if entries else 0, problem)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "server.log")
+    assert [file.problem for file in find_logs([tmp_path / "server.log"])] == ["it is not a file"]
+
+
+def test_a_file_of_anything_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.pipelines.incidents.reading.SHAPES_MAX", 5)
+    lines = (f"{ENTRIES[0][:26]} INFO [Controller id=1] {'ab'[n % 2] * n} (kafka.controller.X)\n" for n in range(1, 20))
+    (tmp_path / "server.log").write_text("".join(lines))
+    logs = read(tmp_path)
+    told = {record.text: record.times for record in logs.records}
+    assert len(told) == 6 and told["(other lines)"] == 14
+    assert logs.files[0].unknown == 19
+
+
+def test_a_copy_counts_once_and_is_named(tmp_path: Path) -> None:
+    lost = "".join(
+        f"[2026-11-15 21:56:3{n},546] WARN [Controller id=1] Controller 1's connection to broker h:1 (id: 2 rack: x) "
+        "was unsuccessful (kafka.controller.X)\n"
+        for n in range(5)
+    )
+    (tmp_path / "controller.log").write_text(lost)
+    alone = read(tmp_path).records
+    (tmp_path / "controller.log.1").write_text(lost)
+    (tmp_path / "controller.log.2.gz").write_bytes(gzip.compress(lost.encode()))
+    logs = read(tmp_path)
+    assert logs.records == alone
+    original = str(tmp_path / "controller.log")
+    assert [(file.copy_of, file.problem) for file in logs.files] == [("", ""), (original, ""), (original, "")]
 
 
 def test_facts_unknown_and_ignored_entries_are_counted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from klamm.pipelines.incidents.record import Record
 
 QUARTER_MS: Final = 15 * 60 * 1000
+ZONE_MAX_MS: Final = 14 * 60 * 60 * 1000
 NOTICEABLE_MS: Final = 50
 """Skew below this is not corrected: the error of an estimate is about as large."""
 PLAUSIBLE_MS: Final = 60 * 60 * 1000
@@ -45,7 +46,9 @@ def zones(records: Iterable[Record]) -> dict[int, int]:
     found: dict[int, int] = {}
     for record in records:
         if record.kind == "srv.zone" and record.number is not None and record.broker is not None:
-            found[record.broker] = round((record.t - record.number) / QUARTER_MS) * QUARTER_MS
+            zone = round((record.t - record.number) / QUARTER_MS) * QUARTER_MS
+            if abs(zone) <= ZONE_MAX_MS:
+                found[record.broker] = zone
     return found
 
 

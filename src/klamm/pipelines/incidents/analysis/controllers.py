@@ -30,14 +30,13 @@ def controller_terms(records: Sequence[Record], losses: Sequence[Loss]) -> list[
     given_up = [r for r in records if r.kind in ("ctl.resigning", "ctl.resigned")]
     terms: list[Term] = []
     before: Record | None = None
-    for epoch in range(min(elected), max(elected) + 1):
-        record = elected.get(epoch)
-        if record is None:
-            if not terms or terms[-1].broker is not None:
-                terms.append(Term(epoch, None, None, None, None, "not in these logs", None))
-        else:
-            cause, gap = _cause(before, record, losses, given_up)
-            terms.append(Term(epoch, record.broker, record.t, ready.get(epoch), None, cause, gap))
+    for epoch in sorted(elected):
+        record = elected[epoch]
+        if terms and terms[-1].epoch + 1 < epoch:
+            terms.append(Term(terms[-1].epoch + 1, None, None, None, None, "not in these logs", None))
+            before = None
+        cause, gap = _cause(before, record, losses, given_up)
+        terms.append(Term(epoch, record.broker, record.t, ready.get(epoch), None, cause, gap))
         before = record
     following = [*terms[1:], None]
     return [t._replace(until=later.since if later else None) for t, later in zip(terms, following, strict=True)]
