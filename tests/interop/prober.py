@@ -67,8 +67,14 @@ class Prober:
             failures = [error for error in ended if not isinstance(error, asyncio.CancelledError)]
             assert not failures, failures
 
-    def last_good(self, place: TopicPartition) -> int:
-        return max(self._good[place], default=0)
+    def calm(self, milliseconds: int) -> bool:
+        """Every partition could be written without a break for so long, until now."""
+        since = _now_ms() - milliseconds
+        return all(
+            all(later - before < SILENCE_MS for before, later in pairwise(recent))
+            for sent in self._good.values()
+            for recent in ([since, *sorted(t for t in sent if t > since), since + milliseconds],)
+        )
 
     def gaps(self, longer_than: float) -> list[Gap]:
         """Gaps of more than so many seconds, without the time in which the prober itself stood still."""

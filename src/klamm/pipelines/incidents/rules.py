@@ -170,6 +170,7 @@ _SERVER = (
     Rule("srv.stop", "Terminating", r"Terminating process due to signal (?P<text>\w+)"),
     Rule("srv.stop", "shutting", r"shutting down \(kafka\.server\.KafkaServer\)"),
     Rule("srv.stopped", "shut", r"shut down completed"),
+    Rule("srv.deaf", "Stopping", r"Stopping socket server request processors"),
     Rule("cs.start", "Starting", r"Starting controlled shutdown"),
     Rule(
         "min.isr",

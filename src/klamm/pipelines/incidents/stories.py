@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from klamm.pipelines.incidents.analysis.findings import Findings
-from klamm.pipelines.incidents.analysis.losses import KILLED, PAUSED, SILENT, STOPPED, Loss
+from klamm.pipelines.incidents.analysis.losses import CUT_OFF, KILLED, PAUSED, SILENT, STOPPED, Loss
 from klamm.pipelines.incidents.analysis.outages import Outage, Split
 
 TOGETHER_MS: Final = 2_000
@@ -17,6 +17,7 @@ WHAT: Final = {
     PAUSED: "broker {} stopped answering, and lost its session",
     SILENT: "broker {} stopped answering for a while, and kept its session",
     STOPPED: "broker {} was asked to stop",
+    CUT_OFF: "broker {} lost its session with ZooKeeper, but ran on",
 }
 
 

@@ -480,3 +480,34 @@ def test_a_pause_is_dated_between_two_pings_if_nothing_else_tells() -> None:
     wrote = Record(at(10.7), 1, "min.isr", topic="t", number=2)
     (later,) = story(wrote, *KILLED[1:], Record(at(22), 1, "zk.timeout", number=13_000)).losses
     assert later.fault == at(10.7), "it lived at least until its last entry"
+
+
+def test_a_broker_that_loses_its_session_and_runs_on_was_not_killed() -> None:
+    """It woke at 12.9, served again, and lost its session at 16 because it had not reached ZooKeeper in time."""
+    woke = Record(at(12.9), 1, "zk.timeout", number=4500)
+    found = story(woke, *KILLED[1:], Record(at(16.05), 1, "zk.expired"))
+    assert [(x.how, x.fault, x.back) for x in found.losses] == [
+        ("silent", at(9.4), at(12.9)),
+        ("cut off", at(16), at(16.05)),
+    ]
+    assert [(o.start, o.end) for o in found.outages] == [(at(9.4), at(12.9)), (at(16), at(16.5))]
+
+
+def test_a_broker_whose_zookeeper_does_not_answer_was_not_paused() -> None:
+    """A client that runs complains after two thirds of its session, one that was paused later."""
+    assert story(Record(at(14), 1, "zk.timeout", number=4020)).losses == []
+    assert [x.how for x in story(Record(at(14), 1, "zk.timeout", number=4600)).losses] == ["silent"]
+
+
+def test_a_partition_that_cannot_be_handed_over_is_lost_when_its_broker_stops_listening() -> None:
+    found = story(
+        Record(at(10), 1, "srv.stop"),
+        Record(at(11), 1, "srv.deaf"),
+        gone(13, 1),
+        state(13.1, 1, -1, 1, (1,)),
+        state(20, 2, 1, 2, (1,)),
+        leads(20.1, 1, 2),
+        Record(at(18), 1, "srv.start"),
+    )
+    (outage,) = [o for o in found.outages if o.no_leader_ms]
+    assert (outage.start, outage.how) == (at(11), "stopped")

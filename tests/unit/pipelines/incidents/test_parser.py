@@ -341,6 +341,7 @@ KLAMM = [
      {"text": "broker.id=1,min.insync.replicas=2"}),
     ("broker 1 of cluster Smcrrk, ZooKeeper 127.0.0.1:38063 (klamm.server.broker_server)", "srv.started", {}),
     ("stopping: controlled shutdown (klamm.server.run_broker)", "srv.stop", {}),
+    ("[SocketServer listenerType=ZK_BROKER, nodeId=2] Stopping socket server request processors (kafka.network.SocketServer)", "srv.deaf", {}),
     ("ended session 0x100000f1b71000a, which an earlier process of this broker left behind "
      "(klamm.server.session_file)", "session.ended", {}),
 ]  # fmt: skip

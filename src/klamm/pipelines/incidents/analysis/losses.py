@@ -21,11 +21,15 @@ PAUSED: Final = "paused"
 SILENT: Final = "silent"
 """Paused or cut off for less than its session: no broker change, but it gave no answers."""
 
+CUT_OFF: Final = "cut off"
+"""Its session expired while it ran on: it lost touch with ZooKeeper, or woke up too late to save the session."""
+
 _OUT_OF_SYNC: Final = re.compile(r"brokerId: (\d+), endOffset: -?\d+(?:, lastCaughtUpTimeMs: (-?\d+))?")
 _WOKE_MS: Final = 5_000
 """A broker that complains about its session has just woken up: its view of the others is as old as its pause."""
 _SAME_FAULT_MS: Final = 3_000
 _PAUSE_MS: Final = 500
+_LATE_MS: Final = 100
 OWN_LOG: Final = "its own log"
 ESTIMATED: Final = "an estimate: when it was noticed, the session timeout and its pings"
 LAST_WORD: Final = "an estimate: its last word from ZooKeeper, and half of the time to the next one"
@@ -74,6 +78,8 @@ class _Facts:
         self.expelled: list[tuple[int, int | None, int]] = []
         """When a leader found it out of sync, the last time it was in sync if the leader says so, and the leader."""
         self.noticed: list[_Notice] = []
+        self.expired: list[int] = []
+        """When it found out that its session had expired."""
         self.answered: list[int] = []
         """When a suspected broker answered again."""
 
@@ -88,14 +94,15 @@ def out_of_sync(text: str) -> list[tuple[int, int | None]]:
 
 
 def broker_losses(records: Sequence[Record], settings: Settings, end: int) -> list[Loss]:
-    facts = _facts(records)
+    facts = _facts(records, settings)
     losses: list[Loss] = []
     for broker in sorted(facts):
         losses += _losses_of(facts[broker], facts, settings, end)
     return sorted(losses, key=lambda loss: (loss.fault, loss.broker))
 
 
-def _facts(records: Sequence[Record]) -> dict[int, _Facts]:
+def _facts(records: Sequence[Record], settings: Settings) -> dict[int, _Facts]:
+    alone_ms = settings.session_timeout_ms * 2 // 3 + _LATE_MS if settings.session_is_known else 0
     facts: dict[int, _Facts] = {}
 
     def of(broker: int) -> _Facts:
@@ -117,8 +124,11 @@ def _facts(records: Sequence[Record]) -> dict[int, _Facts]:
                 of(record.other).asked.append(record.t)
             case "net.lost" if record.other is not None and record.other >= 0 and record.other != record.broker:
                 of(record.other).broken.append(record.t)
-            case "zk.timeout" if record.broker is not None and record.number is not None:
-                of(record.broker).waking.append((record.t, record.number, False))
+            case "zk.timeout" if record.broker is not None and (record.number or 0) > alone_ms:
+                # A client that runs complains after two thirds of its session: then ZooKeeper did not answer.
+                of(record.broker).waking.append((record.t, record.number or 0, False))
+            case "zk.expired" if record.broker is not None:
+                of(record.broker).expired.append(record.t)
             case "held" if record.broker is not None and (record.number or 0) >= _PAUSE_MS:
                 of(record.broker).waking.append((record.t, record.number or 0, True))
             case "isr.shrink" if record.broker is not None:
@@ -207,6 +217,9 @@ def _judge(facts: _Facts, notice: _Notice, after: int, everyone: dict[int, _Fact
         how, back = PAUSED, woke[0]
     elif answered is not None and (back is None or answered < back):
         how, back = SILENT, answered
+    ran_on = None if woke is not None or restarted is not None else _found_expired(facts, noticed, back)
+    if ran_on is not None and how == KILLED:
+        return Loss(facts.broker, CUT_OFF, noticed, earliest, noticed, ran_on, OWN_LOG, notice.was_controller)
     if woke is not None and woke[2]:
         began = woke[0] - woke[1]
         return Loss(facts.broker, how, began, began, max(began, noticed), back, OWN_LOG, notice.was_controller)
@@ -220,6 +233,12 @@ def _judge(facts: _Facts, notice: _Notice, after: int, everyone: dict[int, _Fact
     alive = _last_before(facts.own, fault) or earliest
     known = max(earliest, min(alive, fault))
     return Loss(facts.broker, how, fault, known, noticed, back, evidence, notice.was_controller)
+
+
+def _found_expired(facts: _Facts, noticed: int, back: int | None) -> int | None:
+    """When it found its session expired, if that was about the time when the controller did."""
+    found = next((t for t in facts.expired if abs(t - noticed) <= _SAME_FAULT_MS), None)
+    return None if found is None or (back is not None and back < found) else max(found, noticed)
 
 
 def _fault(

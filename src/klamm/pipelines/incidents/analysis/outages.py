@@ -65,7 +65,10 @@ class Leaderships:
     def __init__(self, records: Iterable[Record]) -> None:
         self._leading: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self._following: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._deaf: dict[int, list[int]] = {}
         for record in records:
+            if record.kind == "srv.deaf" and record.broker is not None:
+                self._deaf.setdefault(record.broker, []).append(record.t)
             if record.topic is None or record.partition is None or record.broker is None:
                 continue
             name = (record.topic, record.partition)
@@ -83,6 +86,10 @@ class Leaderships:
     def gave_up(self, place: Place, broker: int, after: int, before: int) -> int | None:
         told = self._following.get((place.topic, place.partition), [])
         return next((t for t, follower in told if follower == broker and after <= t <= before), None)
+
+    def deaf_since(self, broker: int, after: int, before: int) -> int | None:
+        """When a broker that stops no longer listened to clients."""
+        return next((t for t in self._deaf.get(broker, []) if after <= t <= before), None)
 
 
 def intervals(
@@ -176,10 +183,12 @@ def _offline(
         later = next((r for r in rows[number + 1 :] if r.leader >= 0), None)
         until = rows[-1].until if later is None else max(later.since, leaderships.began(later) or 0)
         loss = _latest(losses, row.since, row.isr)
+        stopping = loss is not None and loss.how == STOPPED
+        deaf = leaderships.deaf_since(loss.broker, loss.fault, row.since) if loss and stopping else None
         elected = Split() if later is None else Split(0, later.since - row.since, max(0, until - later.since))
         yield Interval(
             place,
-            row.since,
+            row.since if deaf is None else deaf,
             until,
             NO_LEADER,
             loss.broker if loss else None,

@@ -22,6 +22,10 @@ class Settings(NamedTuple):
     assumed: tuple[str, ...]
     """Settings that no log names."""
 
+    @property
+    def session_is_known(self) -> bool:
+        return not any(setting.startswith("zookeeper.session.timeout.ms") for setting in self.assumed)
+
     def min_isr_of(self, topic: str) -> int:
         return self.min_isr.get(topic, self.default_min_isr)
 
