@@ -250,7 +250,7 @@ async def test_the_report_names_every_gap_that_a_prober_felt(
         pytest.skip("only in make soak")
     gaps = await live_through(kind, faults, zookeeper.connect_string, tmp_path / "logs")
     assert len(gaps) >= 2 * len(faults), "the faults were not felt, so this proves nothing"
-    report = await asyncio.to_thread(make_report, Options([tmp_path / "logs"], tmp_path / "report", "local"))
+    report = make_report(Options([tmp_path / "logs"], tmp_path / "report", "local"))
     unnamed, inexact = problems(report, gaps)
     print(f"{kind}: {len(gaps)} gaps, {len(unnamed)} not named, {len(inexact)} not within a second")
     assert unnamed == [], inexact
@@ -258,4 +258,4 @@ async def test_the_report_names_every_gap_that_a_prober_felt(
     assert report.problems == []
     if FULL_SCALE or kind == "klamm":
         by_spark = Options([tmp_path / "logs"], tmp_path / "report", "spark", "local[2]")
-        assert (await asyncio.to_thread(make_report, by_spark)).tables == report.tables
+        assert make_report(by_spark).tables == report.tables

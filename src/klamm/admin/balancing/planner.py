@@ -27,6 +27,7 @@ ROUNDS_MAX: Final = 10
 COUNT_ROUNDS_MAX: Final = 4
 COUNT_GAIN_MIN: Final = 0.02
 """A round for the number of replicas must bring at least this, or it is taken back."""
+GIANTS_NAMED: Final = 5
 
 
 class PlanRefused(KlammError):
@@ -44,7 +45,7 @@ def plan(partitions: Sequence[PartitionLoad], brokers: Sequence[PlannedBroker], 
     reasons += leave_brokers(state)
     reasons += repair_racks(state)
     state, unmet = _balance_until_final(state, partitions, brokers, goals)
-    reasons += unmet
+    reasons += unmet or _giants(state)
     even_leaders(state.replicas, state.targets)
     changes = tuple(_changes(partitions, state.replicas))
     if not changes and not reasons:
@@ -117,10 +118,20 @@ def _balance(
         state, step = tried, attempt
     reasons = []
     if step.deviation() > goals.start_beyond:
-        named = ", ".join(state.name(index) for index in level.giants[:5])
+        named = ", ".join(state.name(index) for index in level.giants[:GIANTS_NAMED])
         cause = f"larger than an even share: {named}" if named else "no legal move is small enough"
         reasons.append(f"a broker stays {step.deviation():.1%} from its even share: {cause}")
     return state, reasons
+
+
+def _giants(state: PlacementState) -> list[str]:
+    """Why brokers stay above the average although the rest is even."""
+    giants = [state.name(index) for index in water_line(state).giants]
+    if not giants:
+        return []
+    more = f" and {len(giants) - GIANTS_NAMED} more" if len(giants) > GIANTS_NAMED else ""
+    named = ", ".join(giants[:GIANTS_NAMED]) + more
+    return [f"brokers with a partition larger than an even share hold more than the others: {named}"]
 
 
 def _changes(partitions: Iterable[PartitionLoad], planned: Iterable[list[int]]) -> Iterable[Change]:

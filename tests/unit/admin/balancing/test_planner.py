@@ -118,6 +118,7 @@ def test_a_partition_larger_than_a_share_is_named_and_shares_a_broker_with_littl
     small = [PartitionLoad("small", n, (1 + n % 2,), GB) for n in range(30)]
     made = plan([giant, *small], brokers(3))
     assert sizes(made)[1] <= 102 * GB
+    assert made.reasons == ("brokers with a partition larger than an even share hold more than the others: giant-0",)
     assert after([giant, *small], made)[0].replicas == (1,), "moving it gains nothing"
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from klamm.pipelines.incidents.analysis.history import Place, State, state_at
-from klamm.pipelines.incidents.analysis.losses import OWN_LOG, PAUSED, SILENT, STOPPED, Loss
+from klamm.pipelines.incidents.analysis.losses import CUT_OFF, OWN_LOG, PAUSED, SILENT, STOPPED, Loss
 from klamm.pipelines.incidents.analysis.settings import Settings
 from klamm.pipelines.incidents.record import Record
 
@@ -122,7 +122,7 @@ def _of_loss(
     if loss.how == STOPPED:
         return []  # it hands over first: see `_handovers`
     before = state_at(rows, loss.fault)
-    if before is None or loss.fault >= rows[-1].until:
+    if before is None or loss.fault >= rows[-1].until or _leads_on(before, loss):
         return []
     if before.leader == loss.broker:
         if loss.how == SILENT or (loss.how == PAUSED and not _led_by_another(rows, before, loss)):
@@ -138,6 +138,11 @@ def _of_loss(
         until = min(t for t in (gone, loss.back, rows[-1].until) if t is not None)
         return [Interval(place, loss.fault, until, STALLED, loss.broker, loss.how)]
     return []
+
+
+def _leads_on(state: State, loss: Loss) -> bool:
+    """A broker that is only cut off, and alone in sync, takes records from its producers all the time."""
+    return loss.how == CUT_OFF and state.isr == (loss.broker,)
 
 
 def _led_by_another(rows: Sequence[State], before: State, loss: Loss) -> bool:
@@ -183,6 +188,8 @@ def _offline(
         later = next((r for r in rows[number + 1 :] if r.leader >= 0), None)
         until = rows[-1].until if later is None else max(later.since, leaderships.began(later) or 0)
         loss = _latest(losses, row.since, row.isr)
+        if loss is not None and _leads_on(row, loss):
+            continue
         stopping = loss is not None and loss.how == STOPPED
         deaf = leaderships.deaf_since(loss.broker, loss.fault, row.since) if loss and stopping else None
         elected = Split() if later is None else Split(0, later.since - row.since, max(0, until - later.since))
