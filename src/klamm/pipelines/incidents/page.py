@@ -78,6 +78,7 @@ def render(findings: Findings, tables: Mapping[str, Table]) -> str:
         summary=summary(findings),
         cards=_cards(findings),
         stories=stories[:STORIES_MAX],
+        shorter=[story for story in stories[:STORIES_MAX] if story.is_short],
         stories_left_out=max(0, len(stories) - STORIES_MAX),
         slow=_slow(findings),
         missing=findings.missing,
@@ -119,7 +120,7 @@ def _cards(findings: Findings) -> list[Card]:
     return [
         Card(f"{total:.1f} s", "partition-seconds unavailable"),
         Card(f"{worst:.1f} s", "the worst outage"),
-        Card(str(len(lost)), "losses of brokers"),
+        Card(str(len(lost)), "times a broker was lost"),
         Card(str(max(0, len(findings.terms) - 1)), "changes of the controller"),
         Card(f"{median(elected) / 1000:.1f} s" if elected else "none", "from fault to a new leader, median"),
         Card(str(len(findings.unclean)), "unclean elections"),

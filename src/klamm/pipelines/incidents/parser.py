@@ -34,7 +34,7 @@ DELETED_LEADER: Final = -2
 """UpdateMetadata of a topic that is being deleted carries this leader with the old version. It is not a state."""
 
 _HEADER: Final = re.compile(
-    r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-6]\d)[,.](\d{3})\d*(Z|[+-]\d\d:?\d\d)?\] +[A-Z]{4,5} +"
+    r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-6]\d)[,.](\d{3})\d*(Z|[+-]\d\d:?\d\d)?\] +[A-Z]{4,8} +"
     r"(?:\[([^\]]*)\]:? ?)?(\S*)"
 )
 """As Kafka ships it, `[%d] %p %m (%c)`. A time in ISO form, with or without its zone, is understood too."""

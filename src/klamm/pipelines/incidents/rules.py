@@ -193,6 +193,7 @@ _SERVER = (
 _KLAMM = (
     Rule("net.lost", "leader", r"leader (?P<other>\d+) cannot be reached: "),
     Rule("srv.start", "klamm", r"klamm \S+, Python "),
+    Rule("zk.expired", "session", r"session 0x[0-9a-f]+: expired"),
     Rule("session.ended", "ended", r"ended session 0x[0-9a-f]+, which an earlier process of this broker left behind"),
     Rule("config", "settings:", r"settings:(?P<settings>.*)"),
     Rule("srv.started", "broker", r"broker \d+ of cluster "),

@@ -12,6 +12,7 @@ from klamm.pipelines.incidents.analysis.outages import Outage, Split
 
 TOGETHER_MS: Final = 2_000
 NAMED_MAX: Final = 8
+SHORT_SECONDS: Final = 1
 WHAT: Final = {
     KILLED: "broker {} failed",
     PAUSED: "broker {} stopped answering, and lost its session",
@@ -26,6 +27,15 @@ class Story(NamedTuple):
     title: str
     sentences: Sequence[str]
     outages: Sequence[Outage]
+
+    @property
+    def headline(self) -> str:
+        return self.title[:1].upper() + self.title[1:]
+
+    @property
+    def is_short(self) -> bool:
+        """A producer that tries again does not notice it."""
+        return self.seconds < SHORT_SECONDS
 
     @property
     def seconds(self) -> float:
@@ -52,10 +62,12 @@ def _belongs(outage: Outage, loss: Loss) -> bool:
 
 
 def _of_loss(loss: Loss, outages: Sequence[Outage], findings: Findings) -> Story:
-    title = WHAT[loss.how].format(loss.broker)
-    sentences = [f"At {_time(loss.fault)} {title}{', which was the controller' if loss.was_controller else ''}."]
+    title = WHAT[loss.how].format(loss.broker) + (", which was the controller" if loss.was_controller else "")
+    sentences = [f"At {_time(loss.fault)} {title}."]
     if loss.how == STOPPED:
         sentences.append("It handed its partitions over first.")
+    elif loss.evidence.startswith("an estimate"):
+        sentences.append(f"The time is {loss.evidence}.")
     else:
         sentences.append(f"The time is known from {loss.evidence}.")
     if loss.how in (KILLED, PAUSED):
@@ -65,8 +77,9 @@ def _of_loss(loss: Loss, outages: Sequence[Outage], findings: Findings) -> Story
     if loss.back is None:
         sentences.append("It was not back before the logs end.")
     elif loss.back > loss.noticed:
-        what = "started again" if loss.how in (KILLED, STOPPED) else "woke up"
-        sentences.append(f"It {what} at {_time(loss.back)}, {_seconds(loss.back - loss.fault)} after the fault.")
+        what = {PAUSED: "woke up", SILENT: "woke up", CUT_OFF: "registered again"}.get(loss.how, "started again")
+        when = "the request" if loss.how == STOPPED else "the fault"
+        sentences.append(f"It {what} at {_time(loss.back)}, {_seconds(loss.back - loss.fault)} after {when}.")
     sentences += [
         f"{u.place.topic}-{u.place.partition} then got a leader that was not in sync, broker {u.leader}: "
         "records may be lost."
@@ -157,7 +170,10 @@ def summary(findings: Findings) -> str:
     lost = [x for x in findings.losses if x.how != STOPPED]
     if not findings.outages and not lost:
         return "No partition was unavailable, and no broker was lost."
-    losses = _count(len(lost), "broker was lost", "brokers were lost")
+    brokers = sorted({x.broker for x in lost})
+    times = _count(len(lost), "time", "times")
+    which = f"{'Broker' if len(brokers) == 1 else 'Brokers'} {_listed(brokers)} "
+    losses = f"{which}{'was' if len(brokers) == 1 else 'were'} lost {times}" if lost else "No broker was lost"
     told = f"{losses}, and the controller changed {_count(len(findings.terms) - 1, 'time', 'times')}."
     worst = max(findings.outages, key=lambda o: o.end - o.start, default=None)
     if worst is None:
@@ -174,6 +190,17 @@ def summary(findings: Findings) -> str:
         share = round(100 * waiting / leaderless)
         told += f" {share} % of the time without a leader passed before the fault was noticed."
     return told
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    """
+    >>> _listed([1]), _listed([1, 2, 3])
+    ('1', '1, 2 and 3')
+    """
+    shown = [*map(str, brokers[:NAMED_MAX])]
+    if len(brokers) > NAMED_MAX:
+        shown.append(f"{len(brokers) - NAMED_MAX} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -342,6 +342,7 @@ KLAMM = [
     ("broker 1 of cluster Smcrrk, ZooKeeper 127.0.0.1:38063 (klamm.server.broker_server)", "srv.started", {}),
     ("stopping: controlled shutdown (klamm.server.run_broker)", "srv.stop", {}),
     ("[SocketServer listenerType=ZK_BROKER, nodeId=2] Stopping socket server request processors (kafka.network.SocketServer)", "srv.deaf", {}),
+    ("session 0x100000f1b71000a: expired: SessionExpired: the server says so (klamm.zookeeper.client)", "zk.expired", {}),
     ("ended session 0x100000f1b71000a, which an earlier process of this broker left behind "
      "(klamm.server.session_file)", "session.ended", {}),
 ]  # fmt: skip
@@ -435,6 +436,11 @@ RESIGNED = "INFO [Controller id=1] Resigned (kafka.controller.KafkaController)"
 )
 def test_times_of_other_layouts(header: str) -> None:
     assert parse(f"{header} {RESIGNED}") == Record(1_794_779_797_546, 1, "ctl.resigned")
+
+
+def test_klamm_writes_the_level_warning() -> None:
+    entry = "[2026-11-15 21:56:37,546] WARNING leader 2 cannot be reached: timed out (klamm.broker.fetcher)"
+    assert parse(entry) == Record(1_794_779_797_546, None, "net.lost", other=2)
 
 
 def test_a_layout_that_names_the_thread() -> None:

@@ -87,7 +87,7 @@ def test_the_command_writes_tables_and_a_page(logs: Path, tmp_path: Path) -> Non
 def test_the_printed_summary_names_the_worst(logs: Path, tmp_path: Path) -> None:
     code, printed, _ = run(logs, "--out", tmp_path / "r")
     assert code == 0
-    assert "1 broker was lost, and the controller changed 0 times. 1 partition was unavailable for 6.9 s" in printed
+    assert " was lost 1 time, and the controller changed 0 times. 1 partition was unavailable for 6.9 s" in printed
     assert str(tmp_path / "r" / "report.html") in printed
 
 
