@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.integration.browsing import CHROMIUM, FLAGS, IMAGES, SCREENSHOTS, WAIT_MS
 from tests.interop.prober import Gap, Prober
 
 from klamm.client.addresses import addresses
@@ -23,7 +24,7 @@ from klamm.client.cluster import ClusterClient
 from klamm.model.ids import TopicPartition
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
-from klamm.pipelines.incidents.report import Options, Report, make_report
+from klamm.pipelines.incidents.report import PAGE, Options, Report, make_report, write_report
 from klamm.pipelines.incidents.tables import clock
 from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
@@ -56,6 +57,8 @@ CLOSE_MS = 1000
 CALM_MS = 2000
 """Between two faults, so that the gaps of the prober and the outages of the report are two as well."""
 PREFERRED = 0
+OWN = ("file:", "data:", "blob:")
+"""Addresses of the page itself."""
 
 
 class Probed:
@@ -241,6 +244,26 @@ def problems(report: Report, gaps: Sequence[Gap]) -> tuple[list[str], list[str]]
     return unnamed, inexact
 
 
+async def opened_in_a_browser(page_file: Path, picture: Path) -> list[str]:
+    """What the page complains about, and what it asks others for."""
+    wrong: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        try:
+            page = await browser.new_page(viewport={"width": 1300, "height": 1400})
+            page.set_default_timeout(WAIT_MS)
+            page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("request", lambda asked: None if asked.url.startswith(OWN) else wrong.append(asked.url))
+            await page.goto(page_file.as_uri())
+            await page.wait_for_selector("body[data-drawn=yes]")
+            if os.environ.get(SCREENSHOTS):
+                await page.screenshot(path=picture)
+        finally:
+            await browser.close()
+    return wrong
+
+
 @pytest.mark.parametrize("kind", ["klamm", "2.5.1", "3.9.1"])
 async def test_the_report_names_every_gap_that_a_prober_felt(
     kind: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
@@ -256,6 +279,8 @@ async def test_the_report_names_every_gap_that_a_prober_felt(
     assert unnamed == [], inexact
     assert len(inexact) <= len(gaps) // 10, inexact
     assert report.problems == []
+    write_report(report, tmp_path / "report")
+    assert await opened_in_a_browser(tmp_path / "report" / PAGE, IMAGES / "incident-report.png") == []
     if FULL_SCALE or kind == "klamm":
         by_spark = Options([tmp_path / "logs"], tmp_path / "report", "spark", "local[2]")
         assert make_report(by_spark).tables == report.tables

@@ -9,6 +9,7 @@ replicas, a small replica comes back in exchange, which costs few bytes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -60,6 +61,7 @@ class EvenBytes:
         replicas = sum(map(len, state.replicas))
         self._even_count = {broker: replicas * state.weight[broker] / weight for broker in state.targets}
         self._count_tolerance = count_tolerance
+        self._by_excess: list[tuple[float, int]] = []
 
     def deviation(self) -> float:
         """The largest distance of a broker's bytes from its even share, as a part of that share."""
@@ -110,6 +112,7 @@ class EvenBytes:
 
     def run(self) -> None:
         """A broker that cannot give anything is left out until others have moved, or each move would try it again."""
+        self._by_excess = sorted(map(self._excess, self._state.targets))
         stuck: set[int] = set()
         has_moved = False
         while True:
@@ -124,29 +127,43 @@ class EvenBytes:
                 return
 
     def _most_loaded(self, stuck: set[int]) -> int | None:
-        able = [broker for broker in self._state.targets if broker not in stuck]
-        source = max(able, key=lambda broker: (self._state.load[broker] / self._share(broker), -broker), default=None)
+        source = next((-minus for _, minus in reversed(self._by_excess) if -minus not in stuck), None)
         return source if source is not None and self._state.load[source] > self._share(source) else None
+
+    def _excess(self, broker: int) -> tuple[float, int]:
+        """What brokers are ordered by; the lower id first where they are equal."""
+        return self._state.load[broker] / self._share(broker), -broker
+
+    def _move(self, index: int, source: int, target: int) -> None:
+        """A move changes the order of two brokers only, so nothing is sorted again."""
+        for broker in (source, target):
+            del self._by_excess[bisect_left(self._by_excess, self._excess(broker))]
+        self._state.move(index, source, target)
+        for broker in (source, target):
+            insort(self._by_excess, self._excess(broker))
 
     def _relieve(self, source: int) -> bool:
         """One move or exchange from the broker to the emptiest one that can take part."""
-        excess = self._state.load[source] - self._share(source)
+        share = self._share(source)
+        excess = self._state.load[source] - share
+        is_beyond = excess > self._tolerance * share
         due: list[tuple[int, float]] = []
-        for target in self._state.emptiest(self._state.targets)[:PARTNERS_MAX]:
-            deficit = self._level[target] - self._state.load[target]
+        for target in self._state.emptiest_targets(PARTNERS_MAX):
+            level = self._level[target]
+            deficit = level - self._state.load[target]
             if deficit <= 0:
                 break
-            if excess > self._tolerance * self._share(source) or deficit > self._tolerance * self._level[target]:
+            if is_beyond or deficit > self._tolerance * level:
+                if self._shift(source, target, min(excess, deficit)):
+                    return True
                 due.append((target, deficit))
-        return any(self._shift(source, target, min(excess, deficit)) for target, deficit in due) or any(
-            self._overshoot(source, target, excess, deficit) for target, deficit in due
-        )
+        return any(self._overshoot(source, target, excess, deficit) for target, deficit in due)
 
     def _shift(self, source: int, target: int, amount: float) -> bool:
         if self._may_change_counts(source, target):
             for index in self._state.largest_up_to(source, self._wanted(source, target, amount)):
                 if self._state.sizes[index] and self._state.is_legal(index, source, target):
-                    self._state.move(index, source, target)
+                    self._move(index, source, target)
                     return True
         return self._exchange(source, target, amount)
 
@@ -162,7 +179,7 @@ class EvenBytes:
                 best = (distance, index)
         if best is None:
             return False
-        self._state.move(best[1], source, target)
+        self._move(best[1], source, target)
         return True
 
     def _wanted(self, source: int, target: int, amount: float) -> float:
@@ -186,8 +203,8 @@ class EvenBytes:
                 if self._state.sizes[index] - returned <= max(returned, GAIN_MIN * self._level[target]):
                     break  # the gain is not worth the copies
                 if self._state.is_legal(index, source, target):
-                    self._state.move(index, source, target)
-                    self._state.move(back, target, source)
+                    self._move(index, source, target)
+                    self._move(back, target, source)
                     return True
         return False
 
@@ -204,21 +221,29 @@ class EvenBytes:
     def even_counts(self) -> None:
         """Move the smallest replicas from brokers with many to brokers with few. `run` then repairs the bytes."""
         slack = self._count_tolerance
+        order = sorted(map(self._fullness, self._state.targets))
         while True:
-            order = sorted(self._state.targets, key=lambda b: (self._state.count[b] / (self._even_count[b] or 1), b))
-            source, target = order[-1], order[0]
+            source, target = order[-1][1], order[0][1]
             many = self._state.count[source] > (1 + slack) * self._even_count[source]
             few = self._state.count[target] < (1 - slack) * self._even_count[target]
             if not (many or few) or not self._move_smallest(order):
                 return
 
-    def _move_smallest(self, order: list[int]) -> bool:
-        for source in order[: -PARTNERS_MAX - 1 : -1]:
-            for target in order[:PARTNERS_MAX]:
+    def _fullness(self, broker: int) -> tuple[float, int]:
+        return self._state.count[broker] / (self._even_count[broker] or 1), broker
+
+    def _move_smallest(self, order: list[tuple[float, int]]) -> bool:
+        """One move; the order of the two brokers is put right again."""
+        for _, source in order[: -PARTNERS_MAX - 1 : -1]:
+            for _, target in order[:PARTNERS_MAX]:
                 if self._state.count[source] - self._state.count[target] < 2:
                     break
                 for index in self._state.smallest(source):
                     if self._state.is_legal(index, source, target):
+                        for broker in (source, target):
+                            del order[bisect_left(order, self._fullness(broker))]
                         self._state.move(index, source, target)
+                        for broker in (source, target):
+                            insort(order, self._fullness(broker))
                         return True
         return False

@@ -62,7 +62,7 @@ def _belongs(outage: Outage, loss: Loss) -> bool:
 
 
 def _of_loss(loss: Loss, outages: Sequence[Outage], findings: Findings) -> Story:
-    title = WHAT[loss.how].format(loss.broker) + (", which was the controller" if loss.was_controller else "")
+    title = WHAT[loss.how].format(f"{loss.broker}, the controller," if loss.was_controller else loss.broker)
     sentences = [f"At {_time(loss.fault)} {title}."]
     if loss.how == STOPPED:
         sentences.append("It handed its partitions over first.")
