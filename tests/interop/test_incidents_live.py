@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from playwright.async_api import async_playwright
 from tests.integration.browsing import CHROMIUM, FLAGS, IMAGES, SCREENSHOTS, WAIT_MS
 from tests.interop.prober import Gap, Prober
 

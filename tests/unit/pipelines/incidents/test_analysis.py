@@ -511,3 +511,16 @@ def test_a_partition_that_cannot_be_handed_over_is_lost_when_its_broker_stops_li
     )
     (outage,) = [o for o in found.outages if o.no_leader_ms]
     assert (outage.start, outage.how) == (at(11), "stopped")
+
+
+def test_no_outage_is_counted_across_missing_logs() -> None:
+    """The partition lost its leader, then a day of logs is missing; afterwards it is at version 9 and fine."""
+    day = 24 * 3600.0
+    lost = [broken(10.1, 1), gone(16, 1), state(16.2, 1, -1, 1, (1,)), broken(40, 1)]
+    after = [state(day, 9, 2, 7, (2, 3)), Record(at(day + 100), 9, "ctl.ready", 1)]
+    found = analyse([*BEGINNING, *lost, *after], (1, 2, 3, 9))
+    (outage,) = [o for o in found.outages if o.no_leader_ms]
+    assert outage.end == at(40)
+    assert "these logs hold nothing" in found.missing[0]
+    known = analyse([*BEGINNING, *lost, state(day, 2, 2, 2, (2, 3)), after[1]], (1, 2, 3, 9))
+    assert max(o.end for o in known.outages) == at(day), "the next version: nothing is missing, it lasted so long"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from klamm.pipelines.incidents.analysis.clocks import Skew, estimate_skew, shifted, without_skew, zones
@@ -19,6 +21,9 @@ from klamm.pipelines.incidents.record import Record, in_order
 TRACED: Final = frozenset({"lai.recv", "lai.sent"})
 OF_KAFKA: Final = frozenset({"version", "srv.zone", "isr.shrink", "part.isr_cut", "isrctl.updated"})
 """Kinds that klamm does not write."""
+
+HOLE_MS: Final = 30 * 60 * 1000
+"""Without changes a cluster may be silent for longer; with changes it writes."""
 
 
 class Findings(NamedTuple):
@@ -59,7 +64,8 @@ def analyse(
     history = partition_history(records, Lives(records, last))
     losses = broker_losses(records, settings, last)
     answers = _answers(records)
-    found = intervals(history, losses, Leaderships(records), settings, answers, last)
+    holes = missing_stretches(records, history)
+    found = intervals(history, losses, Leaderships(records), settings, answers, last, holes)
     begin, stop = max(first, start or first), min(last, end or last)
     return Findings(
         start=begin,
@@ -79,7 +85,7 @@ def analyse(
         unclean=[u for u in unclean_elections(history, records) if begin <= u.t <= stop],
         reassignments=[r for r in reassignments(records) if r.start <= stop and (r.end or stop) >= begin],
         deletions=[d for d in deletions(records) if (d.start or d.end or begin) <= stop and (d.end or stop) >= begin],
-        missing=_missing(records, writers, settings, history, in_zone),
+        missing=[*map(_told, holes), *_missing(records, writers, settings, history, in_zone)],
     )
 
 
@@ -96,6 +102,28 @@ def _last(records: Sequence[Record], writers: Sequence[int]) -> int:
     if writers and set(writers) <= set(stopped):
         return min(stopped.values())
     return records[-1].t
+
+
+def missing_stretches(records: Sequence[Record], history: Mapping[Place, Sequence[State]]) -> list[tuple[int, int]]:
+    """Times without any record in which states changed nevertheless, as versions tell: files are missing."""
+    silent = [(before.t, later.t) for before, later in pairwise(records) if later.t - before.t > HOLE_MS]
+    if not silent:
+        return []
+    jumps = [
+        (before.since, row.since)
+        for rows in history.values()
+        for before, row in pairwise(rows)
+        if row.version > before.version + 1
+    ]
+    return [(start, end) for start, end in silent if any(old <= start and end <= new for old, new in jumps)]
+
+
+def _told(hole: tuple[int, int]) -> str:
+    start, end = (datetime.fromtimestamp(t / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in hole)
+    return (
+        f"From {start} to {end} these logs hold nothing, although states of partitions changed: files are missing. "
+        "What happened then is unknown."
+    )
 
 
 def _answers(records: Sequence[Record]) -> dict[tuple[str, int, int], list[int]]:

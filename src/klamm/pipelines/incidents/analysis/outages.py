@@ -99,8 +99,10 @@ def intervals(
     settings: Settings,
     answers: Mapping[tuple[str, int, int], Sequence[int]],
     end: int,
+    holes: Sequence[tuple[int, int]] = (),
 ) -> list[Interval]:
-    """`answers`: when a broker wrote the ISR of a partition, the first sign of life of a leader that was silent."""
+    """`answers`: when a broker wrote the ISR of a partition, the first sign of life of a leader that was silent.
+    `holes`: stretches whose logs are missing. Nothing is known to last beyond the beginning of one."""
     found: list[Interval] = []
     for place, rows in history.items():
         for loss in losses:
@@ -108,7 +110,7 @@ def intervals(
         found += _offline(place, rows, leaderships, losses)
         found += _handovers(place, rows, losses, leaderships)
         found += _under_min_isr(place, rows, settings.min_isr_of(place.topic), losses)
-    clipped = (i._replace(end=min(i.end, end)) for i in found)
+    clipped = (i._replace(end=min([i.end, end, *(hole for hole, _ in holes if hole >= i.start)])) for i in found)
     return sorted((i for i in clipped if i.end > i.start), key=lambda i: (i.place, i.start, i.end, i.measure))
 
 
