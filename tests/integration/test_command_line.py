@@ -203,11 +203,11 @@ def test_wrong_usage_and_nobody_there() -> None:
     assert (nonsense.returncode, nonsense.stderr) == (1, f"klamm: {why}\n")
 
 
-def test_ctrl_c_commits_what_was_printed(klamm_cluster: KlammCluster) -> None:
-    at = ("--bootstrap-server", klamm_cluster.bootstrap)
-    klamm_cluster.create_topic("orders", partitions=1, replication_factor=1)
-    assert klamm("produce", "orders", *at, stdin="1\n2\n3\n").returncode == 0
-    command = [sys.executable, "-m", "klamm", "consume", "orders", "--group", "readers", "--follow", *at]
+def test_ctrl_c_commits_what_was_printed(klamm_module_cluster: KlammCluster) -> None:
+    at = ("--bootstrap-server", klamm_module_cluster.bootstrap)
+    klamm_module_cluster.create_topic("interrupted", partitions=1, replication_factor=1)
+    assert klamm("produce", "interrupted", *at, stdin="1\n2\n3\n").returncode == 0
+    command = [sys.executable, "-m", "klamm", "consume", "interrupted", "--group", "readers", "--follow", *at]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
         assert reading.stdout is not None and reading.stderr is not None
         try:
@@ -221,24 +221,24 @@ def test_ctrl_c_commits_what_was_printed(klamm_cluster: KlammCluster) -> None:
     assert [(entry["committed"], entry["lag"]) for entry in group["partitions"]] == [(3, 0)]
 
 
-def test_a_group_in_use_is_neither_reset_nor_deleted(klamm_cluster: KlammCluster) -> None:
-    at = ("--bootstrap-server", klamm_cluster.bootstrap)
-    klamm_cluster.create_topic("orders", partitions=2, replication_factor=1)
-    consumer = Consumer({"bootstrap.servers": klamm_cluster.bootstrap, "group.id": "app", "client.id": "shop"})
+def test_a_group_in_use_is_neither_reset_nor_deleted(klamm_module_cluster: KlammCluster) -> None:
+    at = ("--bootstrap-server", klamm_module_cluster.bootstrap)
+    klamm_module_cluster.create_topic("used", partitions=2, replication_factor=1)
+    consumer = Consumer({"bootstrap.servers": klamm_module_cluster.bootstrap, "group.id": "app", "client.id": "shop"})
     try:
-        consumer.subscribe(["orders"])
+        consumer.subscribe(["used"])
         deadline = time.monotonic() + 60
         while not consumer.assignment():
             consumer.poll(0.2)
             assert time.monotonic() < deadline
         described = json.loads(here("groups", "describe", "app", "--json", *at).stdout)
         assert described["state"] == "Stable"
-        assert [member["partitions"] for member in described["members"]] == [["orders-0", "orders-1"]]
+        assert [member["partitions"] for member in described["members"]] == [["used-0", "used-1"]]
         assert [entry["member"] for entry in described["partitions"]] == ["shop", "shop"]
         for words in (
-            ("groups", "reset", "app", "--topic", "orders", "--to-earliest", "--execute"),
+            ("groups", "reset", "app", "--topic", "used", "--to-earliest", "--execute"),
             ("groups", "delete", "app", "--yes"),
-            ("consume", "orders", "--group", "app"),
+            ("consume", "used", "--group", "app"),
         ):
             refused = here(*words, *at)
             assert refused.exit_code == 1
