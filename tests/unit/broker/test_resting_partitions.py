@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from klamm.broker import resting_partitions
 from klamm.broker.follower_session import FollowerSession
 from klamm.broker.resting_partitions import VISITED_AFTER_S, RestingPartitions
 from klamm.model.control import Sender
@@ -167,7 +168,10 @@ async def test_a_partition_that_woke_before_the_wait_is_noticed_by_it(leader: Fo
     assert resting.begin_round() == []
 
 
-async def test_a_resting_follower_is_in_sync_until_its_last_round(leader: FollowedLeader) -> None:
+async def test_a_resting_follower_is_in_sync_until_its_last_round(
+    leader: FollowedLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting_partitions, "VISITED_PER_ROUND", 0)
     await leader.settle()
     for _ in range(10):  # it asks again and again, for much longer than the limit
         leader.clock.advance(leader.max_lag / 2)
