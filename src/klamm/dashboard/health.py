@@ -52,10 +52,10 @@ def health_of(
     age_s: float,
     trouble: str = "",
     silent: Mapping[int, str] | None = None,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[Finding] | None = (),
 ) -> Health:
     """`age_s` is the time since ZooKeeper last answered, `trouble` why it does not. `silent` has the registered brokers
-    that do not answer, with reasons."""
+    that do not answer, with reasons. `findings` are None before the doctor has looked."""
     if snapshot is None:
         return Health(Level.WARNING, f"The cluster is being read for the first time{_because(trouble)}.", [])
     if age_s > STALE_SECONDS:
@@ -86,7 +86,9 @@ def _sentence(problems: Sequence[Problem]) -> str:
     return first[:1].upper() + first[1:] + (f"; and {count(rest, 'more problem')}" if rest > 0 else "")
 
 
-def _problems(snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Sequence[Finding]) -> list[Problem]:
+def _problems(
+    snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Sequence[Finding] | None
+) -> list[Problem]:
     found: list[Problem] = []
     if snapshot.controller is None:
         cure = "start a broker that may be controller; klamm zk doctor says what keeps them"
@@ -104,7 +106,10 @@ def _problems(snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Se
     if snapshot.not_preferred and snapshot.not_preferred * 10 > snapshot.partitions:
         text = f"{count(snapshot.not_preferred, 'partition')} not led by the preferred replica"
         found.append(Problem(Level.NOTE, text, "/topics?state=not-preferred", "klamm leaders elect"))
-    others = [finding for finding in findings if finding.code not in SHOWN_ELSEWHERE]
+    if findings is None:
+        text = "the doctor has not looked yet"
+        found.append(Problem(Level.NOTE, text, "/doctor", "its findings appear by themselves"))
+    others = [finding for finding in findings or () if finding.code not in SHOWN_ELSEWHERE]
     for severity, level in ((Severity.CRITICAL, Level.BAD), (Severity.ERROR, Level.WARNING)):
         of_level = [finding for finding in others if finding.severity is severity]
         if of_level:

@@ -23,7 +23,8 @@ class Observation:
     """When ZooKeeper last said that the snapshot is still true, on the monotonic clock."""
     trouble: str = ""
     """Why the last look failed; empty if it did not."""
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Finding] | None = None
+    """None while the doctor looks for the first time."""
     load: ClusterLoad = field(default_factory=ClusterLoad)
     entries: Sequence[Entry] = ()
     """The timeline, newest first."""

@@ -5,6 +5,8 @@ Each look starts with one small read. Every answer of ZooKeeper carries the zxid
 one of the last bulk read, nothing has changed, and the snapshot is confirmed at no cost. Otherwise the tree is read
 again, but not more than a fifth of the time, so that a large cluster that changes all the time is not read all the
 time.
+
+The first page needs only the tree. Everything slower comes after it: the doctor's findings, and the brokers' sizes.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class Observer:
         self._default_min_isr = DEFAULT_MIN_ISR
         self._read_again_at = 0.0
         self._read_zxid: int | None = None
+        self._has_read = asyncio.Event()
         self.current = Observation()
 
     async def run(self) -> None:
@@ -114,8 +117,11 @@ class Observer:
             throttled_topics=throttled,
             throttles=throttles,
         )
-        findings = tuple(examine(tree))
         self._take(snapshot)
+        if self.current.snapshot is None:
+            self._change(snapshot=snapshot, checked_at=began, trouble="")
+            self._has_read.set()
+        findings = tuple(examine(tree))
         now = self._clock.monotonic()
         self._read_again_at = now + REST_FACTOR * (now - began)
         self._read_zxid = zxid
@@ -174,6 +180,7 @@ class Observer:
     async def _sample_forever(self) -> None:
         """A sample costs the brokers what it costs here, so a long one is followed by a long rest. Waiting for a broker
         that does not answer costs nothing."""
+        await self._has_read.wait()
         while True:
             busy = 0.0
             if self.current.snapshot is not None:

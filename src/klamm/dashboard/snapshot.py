@@ -2,7 +2,8 @@
 from the tree in ZooKeeper. Pure.
 
 A large cluster has 100,000 partitions but only a few hundred distinct assignments and states, which the znode codecs
-share. So a partition costs one small tuple, and everything that a page counts is counted once per look.
+share. So each pair of them is judged once (`_Judge`), a partition costs one small tuple, and everything that a page
+counts is counted once per look.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ def snapshot_of(
 ) -> ClusterSnapshot:
     topics: dict[str, TopicRow] = {}
     unreadable: dict[str, str] = {}
+    judge = _Judge(tree)
     for name in sorted(tree.topics):
         try:
             assigned = topic.decode(topic.path(name), tree.topics[name].data)
@@ -171,7 +173,7 @@ def snapshot_of(
             unreadable[name] = error.reason
             continue
         wanted = (min_isr or {}).get(name, default_min_isr)
-        topics[name] = _topic(tree, name, assigned.partitions, wanted)
+        topics[name] = judge.topic(name, assigned.partitions, wanted)
     registered = _registered(tree)
     epoch = None if tree.controller_epoch is None else tree.controller_epoch.data
     return ClusterSnapshot(
@@ -181,42 +183,83 @@ def snapshot_of(
         controller=_controller(tree),
         controller_epoch=_number_or_none(epoch),
         controller_since_ms=None if tree.controller is None else tree.controller.stat.ctime_ms,
-        brokers=_brokers(registered, topics.values()),
+        brokers=_brokers(registered, judge.all),
         topics=topics,
         unreadable=unreadable,
         candidates=tuple(candidates),
         deletions=tuple(_deletions(tree, topics, unreadable, registered)),
         throttled_topics=tuple(throttled_topics),
         throttles=throttles or {},
-        health=Counter(row.health for found in topics.values() for row in found.partitions),
+        health=_by_health(judge.all),
     )
 
 
-def _topic(tree: KafkaTree, name: str, assignments: Mapping[int, Assignment], min_isr: int) -> TopicRow:
-    rows = tuple(_partition(tree, name, number, assignments[number], min_isr) for number in sorted(assignments))
-    return TopicRow(
-        name,
-        rows,
-        worst=max((row.health for row in rows), default=PartitionHealth.IN_SYNC),
-        unhealthy=sum(row.health >= PartitionHealth.UNDER_REPLICATED for row in rows),
-        moving=sum(row.assignment.is_being_reassigned for row in rows),
-        not_preferred=sum(not row.is_led_by_preferred for row in rows),
-        min_isr=min_isr,
-        is_being_deleted=name in tree.deletions,
-        created_ms=tree.topics[name].stat.ctime_ms,
-    )
+class _Verdict(NamedTuple):
+    """What an assignment and a state say together: the same for every partition that has both."""
+
+    assignment: Assignment
+    state: LeaderAndIsr | None
+    health: PartitionHealth
+
+    @property
+    def row(self) -> PartitionRow:
+        """A partition that has this verdict, for what its name does not matter for."""
+        return PartitionRow("", 0, *self)
 
 
-def _partition(tree: KafkaTree, name: str, number: int, assignment: Assignment, min_isr: int) -> PartitionRow:
-    named = TopicPartition(name, number)
-    raw = tree.states.get(named)
+class _Judge:
+    """Turns partitions into rows. Counting verdicts instead of partitions makes a look at 100,000 of them cheap."""
+
+    def __init__(self, tree: KafkaTree) -> None:
+        self._tree = tree
+        self._known: dict[tuple[Assignment, bytes | None, int], _Verdict] = {}
+        self.all: Counter[_Verdict] = Counter()
+        """How many partitions of all topics have each verdict."""
+
+    def topic(self, name: str, assignments: Mapping[int, Assignment], min_isr: int) -> TopicRow:
+        states, known = self._tree.states, self._known
+        verdicts: list[_Verdict] = []
+        numbers = sorted(assignments)
+        for number in numbers:
+            raw = states.get(TopicPartition(name, number))
+            data = None if raw is None else raw.data
+            key = assignments[number], data, min_isr
+            verdict = known.get(key)
+            if verdict is None:
+                verdict = known[key] = _verdict(assignments[number], data, min_isr)
+            verdicts.append(verdict)
+        counted = Counter(verdicts)
+        self.all.update(counted)
+        rows = [(verdict.row, times) for verdict, times in counted.items()]
+        return TopicRow(
+            name,
+            tuple(PartitionRow(name, number, *verdict) for number, verdict in zip(numbers, verdicts, strict=True)),
+            worst=max((row.health for row, _ in rows), default=PartitionHealth.IN_SYNC),
+            unhealthy=sum(times for row, times in rows if row.health >= PartitionHealth.UNDER_REPLICATED),
+            moving=sum(times for row, times in rows if row.assignment.is_being_reassigned),
+            not_preferred=sum(times for row, times in rows if not row.is_led_by_preferred),
+            min_isr=min_isr,
+            is_being_deleted=name in self._tree.deletions,
+            created_ms=self._tree.topics[name].stat.ctime_ms,
+        )
+
+
+def _verdict(assignment: Assignment, data: bytes | None, min_isr: int) -> _Verdict:
+    """A state that is absent or unreadable counts as none; the doctor names it."""
     state = None
-    if raw is not None and raw.exists:
+    if data is not None:
         try:
-            state = partition_state.decode(partition_state.path(named), raw.data)
+            state = partition_state.decode("", data)
         except ZNodeError:
-            pass  # the doctor names it
-    return PartitionRow(name, number, assignment, state, _health(assignment, state, min_isr))
+            pass
+    return _Verdict(assignment, state, _health(assignment, state, min_isr))
+
+
+def _by_health(verdicts: Mapping[_Verdict, int]) -> Counter[PartitionHealth]:
+    found: Counter[PartitionHealth] = Counter()
+    for verdict, times in verdicts.items():
+        found[verdict.health] += times
+    return found
 
 
 def _health(assignment: Assignment, state: LeaderAndIsr | None, min_isr: int) -> PartitionHealth:
@@ -247,16 +290,18 @@ def _registered(tree: KafkaTree) -> dict[int, BrokerRow]:
     return found
 
 
-def _brokers(registered: Mapping[int, BrokerRow], topics: Iterable[TopicRow]) -> dict[int, BrokerRow]:
+def _brokers(registered: Mapping[int, BrokerRow], verdicts: Mapping[_Verdict, int]) -> dict[int, BrokerRow]:
     leaders: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     lagging: Counter[int] = Counter()
-    for found in topics:
-        for row in found.partitions:
-            leaders[row.leader] += 1
-            replicas.update(row.assignment.replicas)
-            if row.health >= PartitionHealth.UNDER_REPLICATED:
-                lagging.update(row.missing)
+    for verdict, times in verdicts.items():
+        row = verdict.row
+        leaders[row.leader] += times
+        for broker in row.assignment.replicas:
+            replicas[broker] += times
+        if row.health >= PartitionHealth.UNDER_REPLICATED:
+            for missing in row.missing:
+                lagging[missing] += times
     ids = sorted({*registered, *replicas, *(leader for leader in leaders if leader >= 0)})
     unknown = BrokerRow(-1, False, (), None, None, False, 0, 0, 0)
     return {

@@ -97,6 +97,7 @@ class Web:
             health=observation.health(now),
             live_key=live_key(observation, now),
             age_s=observation.age_s(now),
+            sampled_ms=_wall_ms(observation.load.sampled_at, now),
             path=request.url.path,
             query=dict(request.query_params),
             notice=notice,
@@ -146,6 +147,11 @@ def live_key(observation: Observation, now: float) -> str:
     """Changes when a page would look different, also because what it shows has become too old."""
     age = observation.age_s(now)
     return f"{observation.version} {f'{age:.0f}' if age > STALE_SECONDS else 'fresh'}"
+
+
+def _wall_ms(at: float | None, now: float) -> int | None:
+    """A moment of the monotonic clock as people know it."""
+    return None if at is None else int((time.time() - (now - at)) * 1000)
 
 
 def web_of(request: Request) -> Web:

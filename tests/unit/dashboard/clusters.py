@@ -93,7 +93,7 @@ HEALTHY = {"orders": [P([1, 2, 3]), P([2, 3, 1])], "clicks": [P([3, 1, 2])]}
 
 def observed(found: ClusterSnapshot | None, **parts: Any) -> Observation:
     """Just now, unless `checked_at` says otherwise."""
-    return Observation(**{"version": 1, "snapshot": found, "checked_at": time.monotonic(), **parts})
+    return Observation(**{"version": 1, "snapshot": found, "checked_at": time.monotonic(), "findings": (), **parts})
 
 
 def dashboard(observation: Observation, **options: Any) -> TestClient:

@@ -57,3 +57,9 @@ def test_health_is_never_answered_from_an_old_look() -> None:
     assert old.sentence == "Unknown: ZooKeeper has not answered for 12 s (connection lost)."
     none = health_of(None, age_s=0)
     assert (none.level, none.sentence) == (Level.WARNING, "The cluster is being read for the first time.")
+
+
+def test_a_doctor_who_has_not_looked_yet_is_said() -> None:
+    found = health_of(snapshot(HEALTHY), age_s=0.1, findings=None)
+    assert (found.level, found.sentence) == (Level.GOOD, "Healthy: 3 brokers, 3 partitions, all in sync.")
+    assert [problem.text for problem in found.problems] == ["the doctor has not looked yet"]

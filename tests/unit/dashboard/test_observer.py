@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +14,27 @@ import pytest
 from klamm.admin.replication_throttles import FOLLOWER_RATE, LEADER_REPLICAS
 from klamm.dashboard.history import EventFiles, History
 from klamm.dashboard.observation import Observation
-from klamm.dashboard.observer import REST_FACTOR, Observer
+from klamm.dashboard.observer import REST_FACTOR, SAMPLE_SECONDS, Observer
+from klamm.model.brokers import Broker, Endpoint
 from klamm.model.errors import ConnectionLoss
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import CreateMode
+from klamm.model.ports import Create, CreateMode
+from klamm.simulation.loop import run_in_virtual_time
 from klamm.testing.zookeeper import InMemoryTree, InMemoryZooKeeper
 from klamm.wire.apis import ApiKey
-from klamm.zookeeper.znodes import candidates, cluster_id, config, controller, controller_epoch, partition_state, topic
+from klamm.zookeeper.znodes import (
+    broker_id,
+    candidates,
+    cluster_id,
+    config,
+    controller,
+    controller_epoch,
+    partition_state,
+    topic,
+)
+
+from .clusters import dashboard
 
 ONE = BrokerId(1)
 
@@ -39,11 +56,24 @@ class CountingZooKeeper(InMemoryZooKeeper):
         super().__init__(tree, 1)
         self._shared = tree
         self.bulk_reads = 0
+        self.submitted = 0
+        self.tasks_max = 0
+        self.has_multi_read = True
         self.is_lost = False
 
     @property
     def last_zxid(self) -> int:
         return self._shared.zxid
+
+    @property
+    def _has_multi_read(self) -> bool:
+        return self.has_multi_read
+
+    def _submit(self, *request: Any) -> Any:
+        self.submitted += 1
+        if self.submitted % 100 == 0:
+            self.tasks_max = max(self.tasks_max, len(asyncio.all_tasks()))
+        return super()._submit(*request)
 
     async def get_many(self, paths: Any) -> Any:
         if self.is_lost:
@@ -73,6 +103,10 @@ class Brokers:
 
 @pytest.fixture
 async def zk() -> CountingZooKeeper:
+    return await small_cluster()
+
+
+async def small_cluster() -> CountingZooKeeper:
     client = CountingZooKeeper(InMemoryTree())
     for path in (
         "/brokers/ids",
@@ -97,6 +131,7 @@ async def zk() -> CountingZooKeeper:
 
 class Watched:
     def __init__(self, zk: CountingZooKeeper) -> None:
+        self.zk = zk
         self.clock = Clock()
         self.published: list[Observation] = []
         self.brokers = Brokers()
@@ -126,6 +161,56 @@ async def test_the_tree_is_read_again_only_after_a_change(zk: CountingZooKeeper)
     changed = await watched.look()
     assert (zk.bulk_reads, changed.version) == (2, first.version + 1)
     assert changed.snapshot is not None and changed.snapshot.candidates == (2,)
+
+
+async def test_the_first_page_needs_only_the_tree(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    await watched.look()
+    early, complete = watched.published
+    assert early.snapshot is complete.snapshot and early.snapshot is not None
+    assert (early.findings, early.load.sampled_at) == (None, None), "the doctor and the brokers come after it"
+    assert complete.findings is not None and complete.version == early.version + 1
+    await zk.create(candidates.path(BrokerId(2)))
+    watched.clock.now += 10
+    await watched.look()
+    assert len(watched.published) == 3, "a later look is published as a whole"
+
+
+def test_sizes_are_asked_for_as_soon_as_the_tree_is_read() -> None:
+    async def main() -> None:
+        watched = Watched(await small_cluster())
+        await watched.zk.create(
+            f"{broker_id.PARENT}/1", broker_id.encode(Broker(ONE, (Endpoint("PLAINTEXT", "h", 1),)), 0)
+        )
+        running = asyncio.create_task(watched.observer.run())
+        await asyncio.sleep(SAMPLE_SECONDS / 2)
+        assert watched.observer.current.load.size_of(1) == 1_000
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_in_virtual_time(main())
+
+
+async def test_a_large_cluster_is_read_with_one_request_for_each_state(scaled: Callable[[int, int], int]) -> None:
+    """The ZooKeeper of Kafka 2.5 has no multi-read. Nothing is read twice, and no read has a task of its own."""
+    zk = await small_cluster()
+    topics, each = scaled(20, 200), 100
+    in_sync = tuple(BrokerId(broker) for broker in (1, 2, 3))
+    state = partition_state.encode(LeaderAndIsr(ONE, LeaderEpoch(0), in_sync, ControllerEpoch(3)))
+    for number in range(topics):
+        name = f"large-{number}"
+        await zk.create(topic.path(name), topic.encode(dict.fromkeys(range(each), Assignment(in_sync))))
+        await zk.create(partition_state.partitions_path(name))
+        partitions = [TopicPartition(name, partition) for partition in range(each)]
+        await zk.write_many([Create(partition_state.partition_path(partition), None) for partition in partitions])
+        await zk.write_many([Create(partition_state.path(partition), state) for partition in partitions])
+    zk.has_multi_read, zk.submitted = False, 0
+    watched = Watched(zk)
+    await watched.look()
+    assert zk.submitted <= topics * (each + 2) + 40, "states, topics with their listings, and a few more"
+    assert zk.tasks_max < 5
+    page = dashboard(replace(watched.published[0], checked_at=time.monotonic())).get("/")
+    assert f"{topics * each + 1:,}" in page.text and "the doctor has not looked yet" in page.text
 
 
 async def test_a_long_read_is_followed_by_a_longer_rest(zk: CountingZooKeeper) -> None:

@@ -72,12 +72,14 @@ def test_brokers_with_their_bytes() -> None:
     page = visitor.get("/brokers").text
     assert row_with(page, "host-1").startswith("1 up controller PLAINTEXT://host-1:9092")
     assert "2.0 MB" in row_with(page, "host-1")
+    assert "Sizes as of 20" in text_of(page)
     assert "does not answer" in row_with(page, "host-2")
     one = visitor.get("/brokers/1").text
     assert "500.0 kB/s" in text_of(one) and "/data" in one
     assert "1.5 MB" in row_with(one, "orders-0")
     assert "broker 2 is registered but does not answer" in text_of(visitor.get("/").text)
     assert visitor.get("/brokers/9").status_code == 404
+    assert "Sizes have been asked for" in text_of(dashboard(observed(snapshot(HEALTHY))).get("/brokers").text)
 
 
 def test_topics_are_searched_filtered_sorted_and_paged() -> None:

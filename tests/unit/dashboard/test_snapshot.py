@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from klamm.dashboard import snapshot as snapshots
 from klamm.dashboard.snapshot import PartitionHealth
 from klamm.model.ids import TopicPartition
+from klamm.model.partition import Assignment
 
 from .clusters import HEALTHY, P, snapshot
 
@@ -48,3 +52,18 @@ def test_controller_deletions_and_broken_topics() -> None:
     assert waits["bad"].startswith("a repair of its znode")
     assert found.topics["clicks"].is_being_deleted and not found.topics["orders"].is_being_deleted
     assert snapshot({}, leading=None).controller is None
+
+
+def test_partitions_that_look_alike_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Assignment] = []
+    judge = snapshots._health
+
+    def counting(assignment: Assignment, *state: Any) -> PartitionHealth:
+        judged.append(assignment)
+        return judge(assignment, *state)
+
+    monkeypatch.setattr(snapshots, "_health", counting)
+    alike = [P([n % 3 + 1, (n + 1) % 3 + 1]) for n in range(30)]
+    found = snapshot({f"t{n}": alike for n in range(10)} | {"lagging": [P([1, 2], isr=[1])]})
+    assert len(judged) == 4
+    assert (found.partitions, found.health[PartitionHealth.UNDER_REPLICATED], found.brokers[2].lagging) == (301, 1, 1)

@@ -25,7 +25,7 @@ async def page(request: Request) -> Response:
     observation = web.feed.current
     if observation.snapshot is None:
         return web.render(request, "waiting.html")
-    findings, trouble, with_acls = list(observation.findings), "", "acls" in request.query_params
+    findings, trouble, with_acls = list(observation.findings or ()), "", "acls" in request.query_params
     if with_acls:
         try:
             async with asyncio.timeout(TIMEOUT), web.examinations, web.access.zookeeper() as zk:
@@ -41,6 +41,7 @@ async def page(request: Request) -> Response:
         tags=TAGS,
         trouble=trouble,
         with_acls=with_acls,
+        has_looked=with_acls or observation.findings is not None,
     )
 
 

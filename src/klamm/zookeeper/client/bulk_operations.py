@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from klamm.model.errors import ConnectionLoss, NoNode, RuntimeInconsistency, Unimplemented, ZooKeeperError
 from klamm.model.ports import NO_NODE_VERSION, Check, Contents, Create, Fence, Node, Op, OpResult, Set, Sets, Watcher
@@ -19,7 +19,6 @@ from klamm.zookeeper.client import bulk
 from klamm.zookeeper.client.connection import BODY, Reply
 from klamm.zookeeper.client.operations import Operations
 from klamm.zookeeper.jute import OpCode
-from klamm.zookeeper.retries import children_or_none
 
 READS_IN_FLIGHT: Final = 8
 WRITES_IN_FLIGHT: Final = 2
@@ -41,7 +40,7 @@ class BulkOperations(Operations):
         """Whether the server knows multi-read (ZooKeeper 3.6 and later)."""
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        return await self._read_many(OpCode.GET_DATA, paths, bulk.unpack_nodes, self._get_or_none)
+        return await self._read_many(OpCode.GET_DATA, paths, bulk.unpack_nodes, lambda: self._get_singly(paths))
 
     async def read_many(self, paths: Sequence[str]) -> Contents:
         contents = Contents([], [])
@@ -62,16 +61,14 @@ class BulkOperations(Operations):
                 return contents
             except Unimplemented:  # the session has moved to an older server
                 pass
-        nodes = await self._read_singly(paths, self._get_or_none)
+        nodes = await self._get_singly(paths)
         return Contents(
             [None if node is None else node.data for node in nodes],
             [NO_NODE_VERSION if node is None else node.stat.version for node in nodes],
         )
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        return await self._read_many(
-            OpCode.GET_CHILDREN, paths, bulk.unpack_children, lambda path: children_or_none(self, path)
-        )
+        return await self._read_many(OpCode.GET_CHILDREN, paths, bulk.unpack_children, lambda: self._list_singly(paths))
 
     async def get_many_and_watch(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
         armed: list[asyncio.Future[Reply]] = []
@@ -81,7 +78,7 @@ class BulkOperations(Operations):
 
         try:
             nodes = await self._read_many(
-                OpCode.GET_DATA, paths, bulk.unpack_nodes, lambda path: self._get_and_watch(path, watch), arm
+                OpCode.GET_DATA, paths, bulk.unpack_nodes, lambda: self._get_and_watch_singly(paths, watch), arm
             )
         finally:
             outcomes = await asyncio.gather(*armed, return_exceptions=True)
@@ -142,12 +139,12 @@ class BulkOperations(Operations):
         opcode: OpCode,
         paths: Sequence[str],
         unpack: Callable[[bytes, int, Sequence[str]], list[R]],
-        single: Callable[[str], Coroutine[Any, Any, R]],
+        singly: Callable[[], Awaitable[list[R]]],
         then: Callable[[Reply, Sequence[str], list[R]], None] | None = None,
     ) -> list[R]:
         """Use multi-read, or single reads if the server has none. `then` receives each batch with its reply."""
         if not self._has_multi_read:
-            return await self._read_singly(paths, single)
+            return await singly()
         results: list[R] = []
 
         def submit() -> Iterator[_Batch]:
@@ -164,21 +161,44 @@ class BulkOperations(Operations):
         try:
             await _in_window(submit(), READS_IN_FLIGHT, consume)
         except Unimplemented:  # the session has moved to an older server
-            return await self._read_singly(paths, single)
+            return await singly()
         self.operations["get" if opcode is OpCode.GET_DATA else "children"] += len(paths)
         return results
 
-    async def _read_singly(self, paths: Sequence[str], single: Callable[[str], Coroutine[Any, Any, R]]) -> list[R]:
-        results: list[R] = []
-        for start in range(0, len(paths), SINGLE_READS_IN_FLIGHT):
-            results += await asyncio.gather(*map(single, paths[start : start + SINGLE_READS_IN_FLIGHT]))
+    async def _get_singly(self, paths: Sequence[str]) -> list[Node | None]:
+        return await self._read_singly("get", OpCode.GET_DATA, paths, _node)
+
+    async def _list_singly(self, paths: Sequence[str]) -> list[list[str] | None]:
+        return await self._read_singly("children", OpCode.GET_CHILDREN, paths, _names)
+
+    async def _read_singly(
+        self, kind: str, opcode: OpCode, paths: Sequence[str], unpack: Callable[[jute.JuteReader], R]
+    ) -> list[R | None]:
+        """One request for each path, many in flight, without a task for each: 20,000 reads are one look of the
+        dashboard at a large cluster. None where a node does not exist."""
+        results: list[R | None] = []
+
+        def submit() -> Iterator[_Batch]:
+            for index, path in enumerate(paths):
+                body = jute.pack_path_and_watch(self._chroot.absolute(path), False)
+                self._refuse_oversize(len(body), path)
+                yield index, index + 1, self._submit(opcode, body, path)
+
+        await _in_window(
+            submit(),
+            SINGLE_READS_IN_FLIGHT,
+            lambda _start, _stop, reply: results.append(unpack(reply.reader())),
+            missing=lambda: results.append(None),
+        )
+        self.operations[kind] += len(paths)
         return results
 
-    async def _get_or_none(self, path: str) -> Node | None:
-        try:
-            return await self.get(path)
-        except NoNode:
-            return None
+    async def _get_and_watch_singly(self, paths: Sequence[str], watch: Watcher) -> list[Node | None]:
+        results: list[Node | None] = []
+        for start in range(0, len(paths), SINGLE_READS_IN_FLIGHT):
+            some = paths[start : start + SINGLE_READS_IN_FLIGHT]
+            results += await asyncio.gather(*(self._get_and_watch(path, watch) for path in some))
+        return results
 
     async def _get_and_watch(self, path: str, watch: Watcher) -> Node | None:
         while True:
@@ -203,8 +223,22 @@ class BulkOperations(Operations):
                 self._refuse_oversize(len(op.data) + LARGEST_OVERHEAD, op.path)
 
 
-async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[int, int, Reply], None]) -> None:
-    """Draw batches, keep at most `limit` in flight, and consume their replies in order."""
+def _node(reader: jute.JuteReader) -> Node:
+    return Node(reader.buffer(), reader.stat())
+
+
+def _names(reader: jute.JuteReader) -> list[str]:
+    return reader.strings()
+
+
+async def _in_window(
+    batches: Iterator[_Batch],
+    limit: int,
+    consume: Callable[[int, int, Reply], None],
+    missing: Callable[[], None] | None = None,
+) -> None:
+    """Draw batches, keep at most `limit` in flight, and consume their replies in order. `missing` stands for the reply
+    to a request whose node does not exist; without it that is an error."""
     window: deque[_Batch] = deque()
     try:
         while True:
@@ -213,7 +247,14 @@ async def _in_window(batches: Iterator[_Batch], limit: int, consume: Callable[[i
             if not window:
                 return
             start, stop, future = window.popleft()
-            consume(start, stop, await future)
+            try:
+                reply = await future
+            except NoNode:
+                if missing is None:
+                    raise
+                missing()
+            else:
+                consume(start, stop, reply)
     finally:
         for _, _, future in window:
             # Nothing awaits these any more: mark errors as retrieved, ignore replies.
