@@ -93,7 +93,7 @@ def _check_possible(
 
 
 def _check_space(client: BlockingClient, targets: Targets, current: Mapping[TopicPartition, Sequence[int]]) -> None:
-    """By the free space that brokers tell (Kafka since 3.3). The directories of a broker count together."""
+    """By the free space that brokers tell (klamm, and Kafka since 3.3). The directories of a broker count together."""
     incoming = incoming_bytes(targets, current, client.run(replica_sizes(client.admin, targets)))
     free: dict[int, int | None] = {}
     for broker in incoming:

@@ -208,7 +208,7 @@ class Admin:
     async def log_dirs(self, broker: int, partitions: Iterable[TopicPartition] | None = None) -> list[Any]:
         """The entries of DescribeLogDirs: `log_dir`, `error_code`, and `topics` with their partitions and sizes.
 
-        `total_bytes` and `usable_bytes` are -1 if the broker does not tell them (Kafka does since 3.3).
+        `total_bytes` and `usable_bytes` are -1 if the broker does not tell them (klamm does, Kafka since 3.3).
         """
         cls = request_class(ApiKey.DESCRIBE_LOG_DIRS)
         topics = None
@@ -218,6 +218,7 @@ class Admin:
                 for topic, numbers in numbers_by_topic(partitions).items()
             ]
         answer = await self._cluster.ask_broker(broker, ApiKey.DESCRIBE_LOG_DIRS, cls(topics=topics), LOG_DIRS_NEWEST)
+        check(answer)
         return list(answer.results)
 
     async def alter_log_dirs(self, broker: int, paths: Mapping[TopicPartition, str]) -> dict[TopicPartition, Outcome]:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from klamm.admin.doctor.finding import Finding, Severity
+from klamm.dashboard.load import Directory
 from klamm.dashboard.snapshot import ClusterSnapshot, PartitionHealth
 from klamm.model.wording import count
 
@@ -53,6 +54,7 @@ def health_of(
     trouble: str = "",
     silent: Mapping[int, str] | None = None,
     findings: Sequence[Finding] | None = (),
+    nearly_full: Sequence[Directory] = (),
 ) -> Health:
     """`age_s` is the time since ZooKeeper last answered, `trouble` why it does not. `silent` has the registered brokers
     that do not answer, with reasons. `findings` are None before the doctor has looked."""
@@ -62,7 +64,9 @@ def health_of(
         sentence = f"Unknown: ZooKeeper has not answered for {age_s:.0f} s{_because(trouble)}."
         cure = "check ZooKeeper and the network; everything below is as it was then"
         return Health(Level.BAD, sentence, [Problem(Level.BAD, "ZooKeeper does not answer", "/doctor", cure)])
-    problems = sorted(_problems(snapshot, silent or {}, findings), key=lambda problem: problem.level)
+    problems = sorted(
+        [*_problems(snapshot, silent or {}, findings), *_space(nearly_full)], key=lambda problem: problem.level
+    )
     if not problems or problems[0].level is Level.NOTE:
         return Health(Level.GOOD, _good(snapshot), problems)
     return Health(problems[0].level, f"{_sentence(problems)}.", problems)
@@ -117,6 +121,18 @@ def _problems(
             text = f"the doctor has {count(len(of_level), 'finding')} ({first.code} at {first.path})"
             found.append(Problem(level, text, "/doctor", first.cure))
     return found
+
+
+def _space(nearly_full: Sequence[Directory]) -> list[Problem]:
+    return [
+        Problem(
+            Level.NOTE,
+            f"{directory.path} of broker {directory.broker} has {(directory.free_share or 0) * 100:.0f} % free space",
+            f"/brokers/{directory.broker}",
+            "make room, keep less (retention.bytes, retention.ms), or move replicas: Reassignments",
+        )
+        for directory in nearly_full
+    ]
 
 
 def _partition_problems(snapshot: ClusterSnapshot) -> list[Problem]:

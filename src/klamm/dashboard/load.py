@@ -15,6 +15,8 @@ from klamm.admin.reassignment_progress import Move, MoveProgress, Rate, progress
 from klamm.client.cluster_load import Sizes
 
 SAMPLES_MAX: Final = 120
+FREE_SHARE_LEAST: Final = 0.1
+"""A volume with less free space is said to be nearly full."""
 MOVES_WINDOW: Final = 5
 """Samples over which the rate of moves is measured."""
 
@@ -25,6 +27,15 @@ class Directory(NamedTuple):
     size_bytes: int
     replicas: int
     problem: str
+    total_bytes: int | None = None
+    """Of its volume. None if the broker does not tell: Kafka does since 3.3."""
+    usable_bytes: int | None = None
+
+    @property
+    def free_share(self) -> float | None:
+        if not self.total_bytes or self.usable_bytes is None:
+            return None
+        return self.usable_bytes / self.total_bytes
 
 
 class BrokerSample(NamedTuple):
@@ -58,6 +69,11 @@ class ClusterLoad:
     @property
     def silent(self) -> dict[int, str]:
         return {broker: sample.problem for broker, sample in self.brokers.items() if sample.problem}
+
+    @property
+    def nearly_full(self) -> list[Directory]:
+        directories = (d for sample in self.brokers.values() for d in sample.directories)
+        return [d for d in directories if d.free_share is not None and d.free_share < FREE_SHARE_LEAST]
 
     def size_of(self, broker: int) -> int | None:
         sample = self.brokers.get(broker)

@@ -43,4 +43,5 @@ class Observation:
             trouble=self.trouble,
             silent=self.load.silent,
             findings=self.findings,
+            nearly_full=self.load.nearly_full,
         )

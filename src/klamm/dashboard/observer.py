@@ -230,7 +230,8 @@ class Observer:
                         name = TopicPartition(topic.name, partition.partition_index)
                         sizes.setdefault(name, {})[broker] = partition.partition_size
             problem = "" if entry.error_code == ErrorCode.NONE else ErrorCode(entry.error_code).name
-            directories.append(Directory(broker, entry.log_dir, total, replicas, problem))
+            space = (entry.total_bytes, entry.usable_bytes) if entry.total_bytes >= 0 else (None, None)
+            directories.append(Directory(broker, entry.log_dir, total, replicas, problem, *space))
         return BrokerSample(tuple(directories))
 
     async def _learn_min_isr(self, samples: Mapping[int, BrokerSample]) -> None:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Final, TypeVar
 
-from klamm.model.ports import Buffer, DiskFile
+from klamm.model.ports import Buffer, DiskFile, DiskSpace
 
 T = TypeVar("T")
 
@@ -173,6 +173,10 @@ class FileDisk:
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
         os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+    def space(self, path: str) -> DiskSpace:
+        volume = os.statvfs(path)
+        return DiskSpace(volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
     def lock(self, path: str) -> Callable[[], None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

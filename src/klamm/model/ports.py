@@ -80,6 +80,14 @@ class DiskFile(Protocol):
     def close(self) -> None: ...
 
 
+class DiskSpace(NamedTuple):
+    """Bytes of the volume that holds a directory."""
+
+    total: int
+    usable: int
+    """Free for this process, without what is reserved for others."""
+
+
 class Disk(Protocol):
     """Files, and a small thread pool for work that may block (fsync, recovery, bulk creation and deletion).
 
@@ -122,6 +130,9 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def set_modified_ms(self, path: str, time_ms: int) -> None: ...
+
+    def space(self, path: str) -> DiskSpace:
+        """May block as long as the file system does, so it belongs in the pool."""
 
     def lock(self, path: str) -> Callable[[], None]:
         """Lock `path` exclusively (created if absent), or raise BlockingIOError. Returns a function that unlocks it."""

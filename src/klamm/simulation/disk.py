@@ -26,11 +26,12 @@ from itertools import count
 from random import Random
 from typing import Final, TypeVar
 
-from klamm.model.ports import Buffer, Clock
+from klamm.model.ports import Buffer, Clock, DiskSpace
 
 T = TypeVar("T")
 
 JOB_SECONDS: Final = 0.002
+VOLUME_BYTES: Final = 1 << 40
 _ZEROS_CHANCE: Final = 0.25
 """How often a torn write leaves zeros: the file has its new length already, but not its new bytes."""
 
@@ -261,6 +262,10 @@ class SimulatedDisk:
     def set_modified_ms(self, path: str, time_ms: int) -> None:
         self.check("set_modified_ms", path)
         self._file(path).modified_ms = time_ms
+
+    def space(self, path: str) -> DiskSpace:
+        self.check("space", path)
+        return DiskSpace(VOLUME_BYTES, VOLUME_BYTES if self.room is None else self.room)
 
     def lock(self, path: str) -> Callable[[], None]:
         self.open(path, create=True).close()

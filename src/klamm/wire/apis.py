@@ -131,7 +131,7 @@ APIS: Final[Mapping[int, Api]] = {
         Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 0, 4, 4),
         Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 1, 2),
         Api(ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 0, 1, 2),
-        Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 0, 1, 2),
+        Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 0, 4, 2),
         Api(ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
         Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 2, 2),
         Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from klamm.admin.placement import PlacementBroker
 from klamm.broker.topics import Growth, plan_growth
+from klamm.log.directories.log_directory import LogDirectory
 from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.security.authorizer import Operation
+from klamm.simulation.disk import VOLUME_BYTES, SimulatedDisk
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import request_class
 from klamm.zookeeper.znodes import delete_topics, topic
@@ -258,3 +261,27 @@ def test_growth_goes_on_where_partition_0_began() -> None:
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     with pytest.raises(KafkaError, match="lacks partition 0"):
         plan_growth(Growth("t", 5), {1: TWO}, brokers)
+
+
+# --- log directories ---
+
+
+@pytest.mark.case("LDF-04")
+async def test_log_directories_with_their_space(one: OneBroker, clock: Any) -> None:
+    disk = SimulatedDisk(clock, random.Random(1))
+    good, bad, unmounted = (LogDirectory(disk, path) for path in ("/good", "/bad", "/unmounted"))
+    for directory in (good, bad, unmounted):
+        disk.make_directories(directory.path)
+    bad.failure = OSError("broken")
+    disk.fail("/unmounted")
+    disk.room = 5_000
+    one.logs.directories = [good, bad, unmounted]
+    storage = ErrorCode.KAFKA_STORAGE_ERROR
+    for version, healthy, space in ((1, 0, (-1, -1)), (3, 0, (-1, -1)), (4, storage, (VOLUME_BYTES, 5_000))):
+        answer = await one.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
+        found = {e.log_dir: (e.error_code, e.total_bytes, e.usable_bytes) for e in answer.results}
+        assert found == {"/good": (0, *space), "/bad": (storage, -1, -1), "/unmounted": (healthy, -1, -1)}
+    one.guard.denied = {(Operation.DESCRIBE, "kafka-cluster")}
+    refused = [await one.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None) for version in (2, 3, 4)]
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert [(answer.error_code, list(answer.results)) for answer in refused] == [(0, []), (denied, []), (denied, [])]

@@ -37,6 +37,7 @@ from klamm.zookeeper.znodes import (
 from .clusters import dashboard
 
 ONE = BrokerId(1)
+SPACE = {"total_bytes": 100_000, "usable_bytes": 9_000}
 
 
 class Clock:
@@ -98,7 +99,9 @@ class Brokers:
             raise ConnectionRefusedError
         partition = SimpleNamespace(partition_index=0, partition_size=self.size, is_future_key=False)
         topics = [SimpleNamespace(name="t", partitions=[partition])]
-        return SimpleNamespace(results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics)])
+        return SimpleNamespace(
+            error_code=0, results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics, **SPACE)]
+        )
 
 
 @pytest.fixture
@@ -254,6 +257,7 @@ async def test_a_silent_broker_concerns_only_itself(zk: CountingZooKeeper) -> No
     assert load.silent == {2: "the connection was refused"}
     assert (load.size_of(1), load.size_of(2), load.rates) == (3_000, None, {1: (1_000.0,)})
     assert load.sizes == {TopicPartition("t", 0): {1: 3_000}}
+    assert [(d.broker, d.path, d.usable_bytes) for d in load.nearly_full] == [(1, "/data", 9_000)]
 
 
 async def test_a_move_has_progress_a_rate_and_time_left(zk: CountingZooKeeper) -> None:
@@ -268,7 +272,9 @@ async def test_a_move_has_progress_a_rate_and_time_left(zk: CountingZooKeeper) -
         size = 10_000 if broker == 1 else 1_000 * (watched.clock.now - 99)
         partition = SimpleNamespace(partition_index=0, partition_size=int(size), is_future_key=False)
         topics = [SimpleNamespace(name="t", partitions=[partition])]
-        return SimpleNamespace(results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics)])
+        return SimpleNamespace(
+            error_code=0, results=[SimpleNamespace(log_dir="/data", error_code=0, topics=topics, **SPACE)]
+        )
 
     watched.brokers.ask_broker = ask_broker  # type: ignore[method-assign]
     await watched.observer.sample([1, 3])

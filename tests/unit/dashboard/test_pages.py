@@ -63,7 +63,7 @@ def test_problems_have_a_link_and_a_cure() -> None:
 
 def test_brokers_with_their_bytes() -> None:
     history = LoadHistory()
-    directory = Directory(1, "/data", 2_000_000, 2, "")
+    directory = Directory(1, "/data", 2_000_000, 2, "", 100_000_000, 4_000_000)
     sizes = {TopicPartition("orders", 0): {1: 1_500_000}}
     history.add(10.0, {1: BrokerSample((directory._replace(size_bytes=1_000_000),))}, sizes)
     samples = {1: BrokerSample((directory,)), 2: BrokerSample(problem="the connection was refused")}
@@ -77,6 +77,8 @@ def test_brokers_with_their_bytes() -> None:
     one = visitor.get("/brokers/1").text
     assert "500.0 kB/s" in text_of(one) and "/data" in one
     assert "1.5 MB" in row_with(one, "orders-0")
+    assert "4.0 MB of 100.0 MB" in row_with(one, "/data")
+    assert "/data of broker 1 has 4 % free space" in text_of(visitor.get("/").text)
     assert "broker 2 is registered but does not answer" in text_of(visitor.get("/").text)
     assert visitor.get("/brokers/9").status_code == 404
     assert "Sizes have been asked for" in text_of(dashboard(observed(snapshot(HEALTHY))).get("/brokers").text)

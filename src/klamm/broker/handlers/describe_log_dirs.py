@@ -1,11 +1,13 @@
-"""DescribeLogDirs (35): the log directories of this broker, their replicas and sizes, and moves under way (KIP-113).
+"""DescribeLogDirs (35): the log directories of this broker, their replicas and sizes, moves under way (KIP-113), and
+from version 4 on the space of their volumes (KIP-827).
 
 A failed directory is listed with KAFKA_STORAGE_ERROR and without replicas. A client that may not describe the cluster
-gets an empty list.
+gets an empty list, and from version 3 on the reason.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, Final
@@ -21,6 +23,12 @@ from klamm.wire.apis import ApiKey
 from klamm.wire.by_topic import by_topic
 from klamm.wire.messages import response_class
 
+logger = logging.getLogger(__name__)
+
+ERROR_FROM: Final = 3
+"""The first version with an error code of its own."""
+SPACE_FROM: Final = 4
+
 _RESPONSE: Final = response_class(ApiKey.DESCRIBE_LOG_DIRS)
 _DIRECTORY: Final = _RESPONSE.DescribeLogDirsResult
 _TOPIC: Final = _DIRECTORY.DescribeLogDirsTopic
@@ -31,22 +39,38 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     asked: set[TopicPartition] | None = None
     if request.topics is not None:
         asked = {TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions}
-    results = []
-    if services.may(context, Operation.DESCRIBE):
-        results = [await _describe(services, directory, asked) for directory in services.replicas.logs.directories]
-    return _RESPONSE(results=results)
+    if not services.may(context, Operation.DESCRIBE):
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if version >= ERROR_FROM else ErrorCode.NONE
+        return _RESPONSE(error_code=refusal, results=[])
+    directories = services.replicas.logs.directories
+    return _RESPONSE(results=[await _describe(services, directory, asked, version) for directory in directories])
 
 
-async def _describe(services: Services, directory: LogDirectory, asked: set[TopicPartition] | None) -> Any:
+async def _describe(
+    services: Services, directory: LogDirectory, asked: set[TopicPartition] | None, version: int
+) -> Any:
+    space = None
+    if directory.failure is None and version >= SPACE_FROM:
+        try:
+            space = await directory.space()
+        except OSError as error:
+            logger.warning("the volume of %s does not tell its space: %s", directory.path, error)
+            return _failed(directory)
     if directory.failure is not None:
-        return _DIRECTORY(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
+        return _failed(directory)
     found = [pair async for pair in each(_replicas(services, directory)) if asked is None or pair[0] in asked]
     topics = by_topic(found, itemgetter(0))
     return _DIRECTORY(
         error_code=ErrorCode.NONE,
         log_dir=directory.path,
         topics=[_TOPIC(name=topic, partitions=[entry for _, entry in group]) for topic, group in topics.items()],
+        total_bytes=-1 if space is None else space.total,
+        usable_bytes=-1 if space is None else space.usable,
     )
+
+
+def _failed(directory: LogDirectory) -> Any:
+    return _DIRECTORY(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
 
 
 def _replicas(services: Services, directory: LogDirectory) -> Iterator[tuple[TopicPartition, Any]]:

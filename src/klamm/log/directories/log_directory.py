@@ -30,7 +30,7 @@ from klamm.log.directories.checkpoints import (
 )
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, TopicPartition
-from klamm.model.ports import Disk
+from klamm.model.ports import Disk, DiskSpace
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +160,10 @@ class LogDirectory:
         except KafkaError as error:
             logger.error("%s; continuing without it", error)
             return {}
+
+    async def space(self) -> DiskSpace:
+        """Raises OSError if the volume does not say."""
+        return await self._disk.run(lambda: self._disk.space(self.path))
 
     def leave_clean_marker(self) -> None:
         self._disk.write_atomically(self.file(CLEAN_SHUTDOWN), b"")
