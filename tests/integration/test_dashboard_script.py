@@ -72,7 +72,8 @@ class Served:
 
     def show(self, found: ClusterSnapshot, **parts: Any) -> None:
         self._version += 1
-        observation = Observation(version=self._version, snapshot=found, checked_at=time.monotonic(), **parts)
+        seen = {"version": self._version, "snapshot": found, "checked_at": time.monotonic(), "findings": ()}
+        observation = Observation(**{**seen, **parts})
         self._call(lambda: self._feed.put(observation))
 
     def end(self) -> None:

@@ -3,7 +3,7 @@
 - *Host* must be a name of the dashboard. Another name that resolves to this address is DNS rebinding.
 - *Origin* of every POST must be that Host, so that no other site posts in a visitor's name.
 - Each form carries a token that depends on the visitor's session cookie. The cookie is HttpOnly and SameSite=Strict.
-- Logins that fail are slowed down, all together, and secrets are compared in constant time.
+- Logins that fail are slowed down, all together; few may wait; secrets are compared in constant time.
 - The content security policy allows this origin alone, and no inline script or style.
 """
 
@@ -27,6 +27,8 @@ SESSION_SECONDS: Final = 12 * 3600
 BODY_BYTES_MAX: Final = 1 << 20
 FAILURE_PAUSE: Final = 1.0
 FAILURE_PAUSE_MAX: Final = 30.0
+LOGINS_WAITING_MAX: Final = 16
+"""Attempts that may wait for their turn. A stranger could otherwise fill memory with them."""
 OPEN_PATHS: Final = ("/login", "/static/", "/healthz")
 """What a visitor who has not logged in may ask for."""
 TOKEN_FIELD: Final = "form_token"
@@ -43,6 +45,10 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+class TooManyLogins(Exception):
+    """Nothing was compared."""
 
 
 class Session:
@@ -64,6 +70,7 @@ class Guard:
         self.cookie = f"klamm_dashboard_{port}"  # browsers do not keep cookies of two ports apart
         self._failures = 0
         self._turn = asyncio.Lock()
+        self._logging_in = 0
 
     def new_session(self, *, has_login: bool) -> Session:
         return Session(secrets.token_urlsafe(18), int(time.time()) + SESSION_SECONDS, has_login)
@@ -101,13 +108,20 @@ class Guard:
         return bool(self._settings.token) and scheme.lower() == "bearer" and _equal(token, self._settings.token)
 
     async def log_in(self, password: str) -> bool:
-        """One attempt at a time, and after failures with a growing pause, whatever address it comes from."""
-        async with self._turn:
-            if self._failures:
-                await asyncio.sleep(min(FAILURE_PAUSE * 2 ** min(self._failures - 1, 10), FAILURE_PAUSE_MAX))
-            is_right = bool(self._settings.password) and _equal(password, self._settings.password)
-            self._failures = 0 if is_right else self._failures + 1
-            return is_right
+        """One attempt at a time, and after failures with a growing pause, whatever address it comes from. Raises
+        TooManyLogins if the line is full."""
+        if self._logging_in > LOGINS_WAITING_MAX:
+            raise TooManyLogins
+        self._logging_in += 1
+        try:
+            async with self._turn:
+                if self._failures:
+                    await asyncio.sleep(min(FAILURE_PAUSE * 2 ** min(self._failures - 1, 10), FAILURE_PAUSE_MAX))
+                is_right = bool(self._settings.password) and _equal(password, self._settings.password)
+                self._failures = 0 if is_right else self._failures + 1
+                return is_right
+        finally:
+            self._logging_in -= 1
 
     def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), sha256).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from klamm.dashboard import security
+from klamm.dashboard.security import LOGINS_WAITING_MAX, Guard, TooManyLogins
 from klamm.dashboard.settings import DashboardSettings
 from klamm.model.errors import ConfigError
+from klamm.simulation.loop import run_in_virtual_time
 
 from .clusters import HEALTHY, HOST, URL, dashboard, observed, snapshot
 
@@ -166,6 +169,31 @@ def test_failed_logins_slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         visitor.post("/login", data={"password": "guess", "form_token": token}, headers={"origin": URL})
     assert pauses == [1.0, 2.0, 4.0]
+
+
+def test_few_logins_may_wait() -> None:
+    async def main() -> None:
+        guard = Guard(DashboardSettings(bootstrap="b", zookeeper="z", password="correct horse"), 1)
+        assert not await guard.log_in("guess")
+        waiting = [asyncio.create_task(guard.log_in("guess")) for _ in range(LOGINS_WAITING_MAX + 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyLogins):
+            await guard.log_in("correct horse")
+        waiting[-1].cancel()
+        await asyncio.sleep(0)
+        assert await guard.log_in("correct horse"), "a visitor who gave up leaves the line"
+        assert await asyncio.gather(*waiting[:-1]) == [False] * LOGINS_WAITING_MAX
+        assert await guard.log_in("correct horse"), "the line is empty again"
+
+    run_in_virtual_time(main())
+
+
+def test_a_full_line_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    visitor = client(password="correct horse")
+    token = token_in(visitor.get("/login").text)
+    monkeypatch.setattr("klamm.dashboard.security.LOGINS_WAITING_MAX", -1)
+    answer = visitor.post("/login", data={"password": "x", "form_token": token}, headers={"origin": URL})
+    assert answer.status_code == 429 and "Too many logins wait" in answer.text
 
 
 @pytest.mark.parametrize(
