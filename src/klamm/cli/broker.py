@@ -9,7 +9,7 @@ from pathlib import Path
 from klamm.model.errors import ConfigError
 
 
-def start(file: str, overrides: Sequence[str], *, json_log: bool = False) -> None:
+def start(file: str, overrides: Sequence[str], *, json_log: bool = False, log_file: str | None = None) -> None:
     """Run the broker until it stops; then exit. Raises ConfigError if the configuration is wrong."""
     properties = _properties(Path(file), overrides)
     gc.disable()  # imported modules stay; searching them for garbage takes a tenth of the start
@@ -17,7 +17,7 @@ def start(file: str, overrides: Sequence[str], *, json_log: bool = False) -> Non
 
     gc.freeze()
     gc.enable()
-    run_broker(properties, json_log=json_log)
+    run_broker(properties, json_log=json_log, log_file=log_file)
 
 
 def _properties(path: Path, overrides: Sequence[str]) -> dict[str, str]:

@@ -58,13 +58,22 @@ def broker(
     server_properties: Annotated[Path, typer.Argument(help="A Kafka server.properties file.")],
     override: Annotated[list[str] | None, typer.Option("--override", help="key=value; may be repeated.")] = None,
     log_format: Annotated[LogFormat, typer.Option(help="json writes one object per line.")] = LogFormat.TEXT,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(help="Log to this file instead of stderr. At 64 MB it is renamed to FILE.1; four are kept."),
+    ] = None,
 ) -> None:
     """Run one broker in the foreground. SIGTERM starts a controlled shutdown.
 
     Example: klamm broker server.properties --override broker.id=4 --log-format json
     """
     with clear_errors():
-        start(str(server_properties), override or [], json_log=log_format is LogFormat.JSON)
+        start(
+            str(server_properties),
+            override or [],
+            json_log=log_format is LogFormat.JSON,
+            log_file=None if log_file is None else str(log_file),
+        )
 
 
 def zookeeper(

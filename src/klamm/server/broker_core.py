@@ -34,6 +34,7 @@ from klamm.net.listener import Handler, Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import ClientQuotas
 from klamm.server.registration import Registration
+from klamm.telemetry.log_file import HEADING
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.request_times import RequestTimes
 from klamm.zookeeper.client import ZooKeeperClient
@@ -94,7 +95,8 @@ class BrokerCore:
         async with AsyncExitStack() as control, AsyncExitStack() as data:
             self.zk = zk = await self._connect(control)
             cluster_id = await self._cluster_id(zk)
-            logger.info("broker %d of cluster %s, ZooKeeper %s", self.id, cluster_id, self.config.zookeeper_connect)
+            zookeeper = self.config.zookeeper_connect
+            logger.info("broker %d of cluster %s, ZooKeeper %s", self.id, cluster_id, zookeeper, extra=HEADING)
             logs = await self._open_logs(data, cluster_id)
             self._when_locked()
             session = await self._take_over(control, logs, zk)

@@ -13,18 +13,21 @@ from klamm.model.config import BrokerConfig, read_broker_config
 from klamm.server import runtime
 from klamm.server.broker_server import BrokerServer
 from klamm.server.loop_watchdog import LoopWatchdog
+from klamm.telemetry.log_file import HEADING
 
 logger = logging.getLogger(__name__)
 
 SECRET_WORDS: Final = ("password", "secret", "master.key", "jaas")
 
 
-def run_broker(properties: Mapping[str, str], *, json_log: bool = False) -> None:
+def run_broker(properties: Mapping[str, str], *, json_log: bool = False, log_file: str | None = None) -> None:
     config, warnings = read_broker_config(properties)
-    runtime.log_to_stderr(json=json_log)
+    runtime.start_logging(json=json_log, file=log_file)
     runtime.raise_descriptor_limit()
-    logger.info("klamm %s, Python %s, process %d", __version__, platform.python_version(), os.getpid())
-    logger.info("settings: %s", ", ".join(f"{key}={shown(key, value)}" for key, value in sorted(properties.items())))
+    version = platform.python_version()
+    logger.info("klamm %s, Python %s, process %d", __version__, version, os.getpid(), extra=HEADING)
+    settings = ", ".join(f"{key}={shown(key, value)}" for key, value in sorted(properties.items()))
+    logger.info("settings: %s", settings, extra=HEADING)
     for warning in warnings:
         logger.warning("%s", warning)
     runtime.run(_serve(config))

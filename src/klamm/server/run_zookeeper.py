@@ -16,7 +16,7 @@ SESSION_TIMEOUT_MS_MAX: Final = 40_000
 
 
 def run_zookeeper(*, port: int, data: Path | None, sync: bool = True) -> None:
-    runtime.log_to_stderr()
+    runtime.start_logging()
     runtime.run(_serve(port, data, sync))
 
 

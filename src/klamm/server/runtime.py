@@ -17,10 +17,12 @@ import orjson
 import uvloop
 
 from klamm.log.disk import FileDisk
+from klamm.model.errors import ConfigError
 from klamm.model.ports import Ports
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.garbage import GarbageCollection
+from klamm.telemetry.log_file import LogFile
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,13 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(fields).decode()
 
 
-def log_to_stderr(level: int = logging.INFO, *, json: bool = False) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+def start_logging(level: int = logging.INFO, *, json: bool = False, file: str | None = None) -> None:
+    """To stderr, or to a file that rotates. Raises ConfigError if that cannot be written."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if file is not None:
+        try:
+            handler = LogFile(file)
+        except OSError as error:
+            raise ConfigError(f"--log-file {file} cannot be written: {error.strerror}") from None
     handler.setFormatter(JsonLines() if json else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from typing import Final
 
 BYTES_MAX: Final = 64 << 20
@@ -11,18 +12,29 @@ KEPT_FILES: Final = 4
 
 
 class RotatingFile:
-    def __init__(self, path: str, bytes_max: int = BYTES_MAX, kept: int = KEPT_FILES) -> None:
-        """Opens the file, or raises OSError."""
+    def __init__(
+        self,
+        path: str,
+        bytes_max: int = BYTES_MAX,
+        kept: int = KEPT_FILES,
+        heading: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Opens the file, or raises OSError. Every file that follows it begins with `heading`."""
         self.path = path
         self._bytes_max = bytes_max
         self._kept = kept
+        self._heading = heading
         self._file = open(path, "ab")  # noqa: SIM115 - the owner closes it
         self._size = self._file.tell()
 
     def write(self, text: str) -> None:
         """The text is in the file when this returns."""
-        if self._size >= self._bytes_max:
-            self._rotate()
+        if self._file.closed:  # a full disk refused the next file
+            self._begin()
+        elif self._size >= self._bytes_max:
+            self._file.close()
+            rotate(self.path, self._kept)
+            self._begin()
         data = text.encode()
         self._file.write(data)
         self._file.flush()
@@ -31,10 +43,9 @@ class RotatingFile:
     def close(self) -> None:
         self._file.close()
 
-    def _rotate(self) -> None:
-        self._file.close()
-        rotate(self.path, self._kept)
+    def _begin(self) -> None:
         self._file = open(self.path, "ab")  # noqa: SIM115
+        self._file.write(self._heading().encode())
         self._size = 0
 
 

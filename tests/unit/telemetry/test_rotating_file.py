@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from klamm.telemetry.rotating_file import RotatingFile, copy_and_truncate
 
 
@@ -21,6 +23,23 @@ def test_a_large_file_becomes_an_older_one(tmp_path: Path) -> None:
     again.write("next")
     again.close()
     assert (tmp_path / "log").read_text() == "next", "the size of an existing file counts"
+
+
+def test_a_disk_that_refuses_the_next_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RotatingFile(str(tmp_path / "log"), bytes_max=4, kept=2)
+    file.write("first\n")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        with pytest.raises(OSError, match="no space"):
+            file.write("second\n")
+    file.write("third\n")
+    file.close()
+    assert (tmp_path / "log").read_text() == "third\n"
+    assert (tmp_path / "log.1").read_text() == "first\n"
 
 
 def test_a_file_that_another_process_appends_to(tmp_path: Path) -> None:

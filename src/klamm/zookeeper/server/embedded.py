@@ -31,9 +31,16 @@ _PORT_ATTEMPTS = 5
 
 _LOG_CONFIG = """\
 status = error
-appender.file.type = File
+appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 64MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.fileIndex = min
+appender.file.strategy.max = 4
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = [%d] %p %m (%c)%n%throwable
 rootLogger.level = info
