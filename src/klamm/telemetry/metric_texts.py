@@ -164,6 +164,9 @@ METRIC_TEXTS: Final[dict[str, dict[str, str]]] = {
         "TaskCount": "tasks of the event loop",
     },
     "klamm:Process": {"TaskCount": "the same, while the HTTP listener runs"},
+    "klamm:request": {
+        "seconds": "times of requests as a histogram, by API in use and part (queue, local, remote, send, total)",
+    },
     "klamm:loop": {"hold_seconds": "the longest hold by the broker's own work"},
     "klamm.server:LogManager": {"StrayLogCount": "logs of topics that are not in this cluster, set aside"},
     "klamm.server:BackgroundTasks": {

@@ -6,13 +6,19 @@ an attribute, in the loop. Metrics are formatted when they are scraped (`prometh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 TIMER_SAMPLES: Final = 1028
 """As many samples as Kafka's histograms keep. New samples replace old ones."""
 QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
+BUCKETS_MS: Final = (0.25, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 30_000.0)
+"""From a request that only reads memory to one that waits for request.timeout.ms. Few, because each is a series for
+each API and part."""
+BUCKET_BOUNDS: Final = (*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf")
 
 
 class MetricName(NamedTuple):
@@ -73,7 +79,41 @@ class Timer:
         return {q: ordered[min(len(ordered) - 1, int(q * len(ordered)))] for q in QUANTILES}
 
 
-Instrument = Meter | Gauge | Timer | Callable[[], float]
+class BucketTimer(Timer):
+    """A timer that also counts durations by size. Unlike quantiles, buckets of several brokers and any stretch of time
+    can be added up."""
+
+    __slots__ = ("buckets",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buckets = [0] * (len(BUCKETS_MS) + 1)
+        """How many durations are at most each bound, and above the bound before it; the last has no bound."""
+
+    def update(self, duration_ms: float) -> None:
+        # Without super().update(): this runs five times for each request.
+        self.count += 1
+        self.sum_ms += duration_ms
+        if duration_ms > self.max_ms:
+            self.max_ms = duration_ms
+        self._recent.append(duration_ms)
+        self.buckets[bisect_left(BUCKETS_MS, duration_ms)] += 1
+
+
+class Histogram:
+    """A timer's buckets, in seconds, as a metric of its own."""
+
+    __slots__ = ("timer",)
+
+    def __init__(self, timer: BucketTimer) -> None:
+        self.timer = timer
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Each bound in seconds, as Prometheus writes it, with the durations up to it."""
+        return list(zip(BUCKET_BOUNDS, accumulate(self.timer.buckets), strict=True))
+
+
+Instrument = Meter | Gauge | Timer | Histogram | Callable[[], float]
 
 
 class MetricsRegistry:
@@ -92,6 +132,15 @@ class MetricsRegistry:
         gauge = self._metrics.setdefault(_name(group, type, name, tags), Gauge())
         assert isinstance(gauge, Gauge)
         return gauge
+
+    def histogram(self, group: str, type: str, name: str, timer: BucketTimer, **tags: str) -> None:
+        """Register the buckets of a timer under a name of their own."""
+        self._metrics[_name(group, type, name, tags)] = Histogram(timer)
+
+    def bucket_timer(self, group: str, type: str, name: str, **tags: str) -> BucketTimer:
+        timer = self._metrics.setdefault(_name(group, type, name, tags), BucketTimer())
+        assert isinstance(timer, BucketTimer)
+        return timer
 
     def timer(self, group: str, type: str, name: str, **tags: str) -> Timer:
         timer = self._metrics.setdefault(_name(group, type, name, tags), Timer())
@@ -136,6 +185,8 @@ def value_of(instrument: Instrument) -> float:
     match instrument:
         case Meter() | Timer():
             return instrument.count
+        case Histogram():
+            return instrument.timer.count
         case Gauge():
             return instrument.value
         case _:

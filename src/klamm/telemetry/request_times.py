@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from klamm.telemetry.metrics import MetricsRegistry, Timer
+from klamm.telemetry.metrics import MetricsRegistry
 
-PARTS: Final = ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ResponseSendTimeMs", "TotalTimeMs")
+PARTS: Final = {
+    "RequestQueueTimeMs": "queue",
+    "LocalTimeMs": "local",
+    "RemoteTimeMs": "remote",
+    "ResponseSendTimeMs": "send",
+    "TotalTimeMs": "total",
+}
+"""Kafka's name of each, and the label of the histogram beside it."""
 
 
 class RequestTimes:
     def __init__(self, metrics: MetricsRegistry, names: Mapping[int, str]) -> None:
-        self._timers: dict[int, tuple[Timer, ...]] = {
-            key: tuple(metrics.timer("kafka.network", "RequestMetrics", part, request=name) for part in PARTS)
+        self._timers = {
+            key: tuple(metrics.bucket_timer("kafka.network", "RequestMetrics", part, request=name) for part in PARTS)
             for key, name in names.items()
         }
+        for key, timers in self._timers.items():
+            for part, timer in zip(PARTS.values(), timers, strict=True):
+                metrics.histogram("klamm", "request", "seconds", timer, part=part, request=names[key])
 
     def record(self, key: int, queue: float, local: float, remote: float, send: float) -> None:
         """In seconds. Called for every request."""
