@@ -84,6 +84,7 @@ async def test_every_noun(kind: str, tmp_path: Path) -> None:
         await groups(terminal)
         await settings(terminal, kind)
         await brokers_and_moves(terminal, kind)
+        await moves_that_run(terminal)
         await transactions_and_trees(terminal, kind)
         await contexts_and_completion(terminal, bootstrap)
         refused = await terminal.refuses("topics", "delete", "orders")
@@ -232,6 +233,47 @@ async def brokers_and_moves(terminal: Terminal, kind: str) -> None:
     assert (await terminal.json("leaders", "elect", "--type", "preferred", "--all"))["refused"] == {}
     shown = await terminal.json("controller", "show")
     assert shown["controller"] in (1, 2)
+
+
+async def moves_that_run(terminal: Terminal) -> None:
+    """A throttle of a byte per second lets the first fetch pass and then holds the move for longer than the test."""
+    create = ("topics", "create", "heavy", "--partitions", "1", "--replication-factor", "1")
+    await terminal.run(*create)
+    await terminal.run("produce", "heavy", stdin=f"{'x' * 100_000}\n" * 30)
+    home = await home_of_heavy(terminal)
+    target = 3 - home
+    plan = terminal.directory / "heavy.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": "heavy", "partition": 0, "replicas": [target]}]}))
+    await terminal.run("reassign", "execute", str(plan), "--throttle", "1")
+    (moving,) = (await terminal.json("reassign", "status", "--interval", "0.2"))["reassignments"]
+    assert (moving["topic"], moving["adding_replicas"], moving["removing_replicas"]) == ("heavy", [target], [home])
+    assert moving["copied_bytes"] < moving["total_bytes"]
+    both = "brokers 1,2 move at most 2 B/s\n"
+    assert await terminal.says("reassign", "throttle", "2") == both
+    shown = await terminal.says("reassign", "status", "--interval", "0.2")
+    assert "1 partition on the move" in shown and "throttled: broker 1 2 B/s, broker 2 2 B/s\n" in shown
+    assert "heavy-0 is being moved" in await terminal.refuses("brokers", "drain", str(home))
+    assert await terminal.says("reassign", "cancel", str(plan)) == "cancelled: 1 of 1 partitions\n"
+    left = await terminal.json("reassign", "status", "--interval", "0.2")
+    assert (left["reassignments"], left["throttles"], left["throttled_topics"]) == ([], {}, [])
+    assert await home_of_heavy(terminal) == home, "it stayed where it was"
+
+    leave = terminal.directory / "leave.json"
+    before = await terminal.json("partitions", "list")
+    said = await terminal.says("brokers", "drain", str(home), "--plan", str(leave))
+    assert f"written to {leave}; start it with: klamm reassign execute {leave}\n" in said and "BROKER" in said
+    targets = {entry["topic"]: entry["replicas"] for entry in json.loads(leave.read_text())["partitions"]}
+    assert targets["heavy"] == [target] and not any(home in replicas for replicas in targets.values())
+    counted = await terminal.json("brokers", "drain", str(home), "--plan", str(leave))
+    assert (counted["file"], counted["partitions"]) == (str(leave), len(json.loads(leave.read_text())["partitions"]))
+    assert await terminal.json("partitions", "list") == before, "nothing was executed"
+    await terminal.run("topics", "delete", "heavy", "--yes")
+
+
+async def home_of_heavy(terminal: Terminal) -> int:
+    (entry,) = (await terminal.json("partitions", "list", "--topic", "heavy"))["partitions"]
+    (home,) = entry["replicas"]
+    return int(home)
 
 
 async def transactions_and_trees(terminal: Terminal, kind: str) -> None:

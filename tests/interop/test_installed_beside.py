@@ -1,4 +1,4 @@
-"""klamm installs beside the Kafka libraries that people have, whatever their version, and works there.
+"""klamm installs from its wheel, alone or beside the Kafka libraries that people have, and works there.
 
 The wheel is built once and installed into a fresh environment with each library. It needs a package registry; where
 none can be reached, the reason is the tool's own line.
@@ -7,6 +7,7 @@ none can be reached, the reason is the tool's own line.
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,21 @@ import klamm.server.run_broker, klamm.client.blocking, klamm.testing.cluster
 assert "kafka" not in sys.modules
 importlib.import_module(sys.argv[1])
 """
+ALONE = """
+import importlib.util, sys
+absent = ("pyspark", "pytest", "kafka", "confluent_kafka")
+assert not [name for name in absent if importlib.util.find_spec(name)]
+from klamm.testing import running_cluster
+servers = ("uvloop", "typer", "rich", "starlette", "uvicorn", "prometheus_client", "jinja2", "klamm.broker")
+assert not [name for name in servers if name in sys.modules], "only what runs a cluster as processes"
+with running_cluster(brokers=1, zookeeper="memory") as cluster:
+    cluster.create_topic("t", partitions=1, replication_factor=1)
+    assert cluster.leader_of("t") == cluster.controller
+print("ran")
+"""
+IMPORT = "from klamm.testing import running_cluster"
+IMPORT_RATIO_MAX = 25
+"""Times the processor time of an interpreter that does nothing, which is 12 ms here: 0.3 s."""
 LIBRARIES = [
     ("kafka-python==2.0.2", "kafka"),
     ("kafka-python==2.2.15", "kafka"),
@@ -53,6 +69,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(UV, "build", "--quiet", "--wheel", "--out-dir", directory)
     (built,) = directory.glob("klamm-*.whl")
     return built
+
+
+def processor_seconds(python: Path, program: str) -> float:
+    """The least of some runs: a busy machine makes runs longer, never shorter."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run(python, "-c", program)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return min(once() for _ in range(5))
+
+
+def test_alone(wheel: Path, tmp_path: Path) -> None:
+    """Without a compiler, Java, Spark or pytest: a program of five lines has a cluster."""
+    environment = tmp_path / "venv"
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment)
+    python = environment / "bin" / "python"
+    run(UV, "pip", "install", "--quiet", "--no-build", "--python", python, wheel)
+    assert run(python, "-W", "error", "-c", ALONE) == "ran\n"
+    assert processor_seconds(python, IMPORT) < IMPORT_RATIO_MAX * processor_seconds(python, "pass")
 
 
 @pytest.mark.parametrize(("library", "module"), LIBRARIES, ids=[library for library, _ in LIBRARIES])

@@ -116,14 +116,15 @@ def describe(broker: BrokerArgument, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, j
 def drain(
     broker: BrokerArgument,
     plan: Annotated[
-        Path | None, typer.Option(help="Also plan to move all replicas away: file for klamm reassign execute.")
+        Path | None,
+        typer.Option(help="Move nothing. Plan to move all replicas away, into a file for klamm reassign execute."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the elections.", min=1)] = 60.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Move all leaderships away from a broker, for example before maintenance. Its replicas stay, unless --plan.
+    """Move all leaderships away from a broker, for example before maintenance. Its replicas stay.
 
     The broker goes to the end of the replica lists that it heads, so it does not become leader again by itself.
 
@@ -133,11 +134,12 @@ def drain(
 
     with connected(bootstrap) as client:
         _live(client, broker)
+        if plan is not None:
+            _plan_to_leave(client, broker, plan, json)
+            return
         planned = _leader_drain(client.run(seen_partitions(client.admin)), broker)
         if not dry_run:
             _hand_over(client, broker, planned, timeout)
-        if plan is not None:
-            _plan_to_leave(client, broker, plan, json)
     stuck = {str(name): why for name, why in sorted(planned.stuck.items())}
     if json:
         print_json({"broker": broker, "executed": not dry_run, "moved": len(planned.elections), "stuck": stuck})
@@ -256,13 +258,13 @@ def _hand_over(client: BlockingClient, broker: int, planned: LeaderDrain, timeou
 
 def _plan_to_leave(client: BlockingClient, broker: int, output: Path, json: bool) -> None:
     from klamm.admin.balancing.load import Goals
+    from klamm.cli.reassign import DEFAULT_THROTTLE
     from klamm.cli.reassign_planning import plan_from_load, report, write_plan
 
     made, document = plan_from_load(client, Goals(drained=frozenset({broker})))
     if made.changes:
         write_plan(output, document)
-    if not json:
-        report(made, output, 50_000_000, json=False)
+    report(made, output, DEFAULT_THROTTLE, json)
 
 
 def _some(names: list[str]) -> str:

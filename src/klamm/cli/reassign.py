@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import orjson
 import typer
@@ -17,6 +17,8 @@ from klamm.model.wording import count, duration, size
 
 reassign_app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
+DEFAULT_THROTTLE: Final = 50_000_000
+"""Bytes per second into each broker, for the estimate of a plan's time."""
 PLAN_FORM = '{"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
 Plan = Annotated[Path, typer.Argument(help=f"File with the plan, as Kafka's own tool takes it: {PLAN_FORM}")]
 
@@ -28,7 +30,7 @@ def make_plan(
     replication_factor: Annotated[int | None, typer.Option(help="Replicas of every partition.", min=1)] = None,
     tolerance: Annotated[float, typer.Option(help="How far bytes may stay from even, as a part.", min=0.001)] = 0.02,
     throttle: Annotated[int, typer.Option(help="Bytes per second and broker, for the estimate of time.", min=1)] = (
-        50_000_000
+        DEFAULT_THROTTLE
     ),
     force: Annotated[bool, typer.Option(help="Balance even if every broker is within 5 % of even.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -92,15 +94,18 @@ def execute(
 
 @reassign_app.command()
 def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """Cancel the moves of a plan that are still running. Partitions go back to where they were.
+    """Cancel the moves of a plan that are still running. Partitions go back to where they were. Throttles are removed
+    when nothing else moves.
 
     Example: klamm reassign cancel even.json
     """
-    from klamm.cli.reassign_execution import alter
+    from klamm.cli.reassign_execution import alter, clear_throttles
 
     moves = _read(plan)
     with connected(bootstrap) as client:
         outcomes = alter(client, {TopicPartition(move.topic, move.partition): None for move in moves})
+        if not client.run(client.admin.reassignments()):
+            clear_throttles(client)
     refused = {str(name): error.code.name for name, error in sorted(outcomes.items()) if error is not None}
     if json:
         print_json({"cancelled": len(outcomes) - len(refused), "refused": refused})
