@@ -79,7 +79,7 @@ def why_controller_ended(before: ClusterSnapshot, after: ClusterSnapshot) -> str
 def _topics(before: ClusterSnapshot, after: ClusterSnapshot, at: int) -> Iterator[Entry]:
     for name in sorted(after.topics.keys() - before.topics.keys()):
         number = count(len(after.topics[name].partitions), "partition")
-        created = after.topics[name].created_ms
+        created = after.topics[name].created_ms or at
         yield Entry(created, "topic", f"topic {name} exists, with {number}", "it was created", name)
     for name in sorted(before.topics.keys() - after.topics.keys()):
         yield Entry(at, "topic", f"topic {name} no longer exists", "it was deleted", name)

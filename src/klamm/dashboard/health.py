@@ -55,18 +55,24 @@ def health_of(
     silent: Mapping[int, str] | None = None,
     findings: Sequence[Finding] | None = (),
     nearly_full: Sequence[Directory] = (),
+    is_preview: bool = False,
 ) -> Health:
     """`age_s` is the time since ZooKeeper last answered, `trouble` why it does not. `silent` has the registered brokers
-    that do not answer, with reasons. `findings` are None before the doctor has looked."""
+    that do not answer, with reasons. `findings` are None before the doctor has looked. A preview is what the brokers
+    say before ZooKeeper has been read."""
     if snapshot is None:
         return Health(Level.WARNING, f"The cluster is being read for the first time{_because(trouble)}.", [])
     if age_s > STALE_SECONDS:
         sentence = f"Unknown: ZooKeeper has not answered for {age_s:.0f} s{_because(trouble)}."
         cure = "check ZooKeeper and the network; everything below is as it was then"
         return Health(Level.BAD, sentence, [Problem(Level.BAD, "ZooKeeper does not answer", "/doctor", cure)])
-    problems = sorted(
-        [*_problems(snapshot, silent or {}, findings), *_space(nearly_full)], key=lambda problem: problem.level
-    )
+    found = [*_problems(snapshot, silent or {}, findings or ()), *_space(nearly_full)]
+    if is_preview:
+        found.append(_preview(trouble))
+    elif findings is None:
+        cure = "its findings appear by themselves"
+        found.append(Problem(Level.NOTE, "the doctor has not looked yet", "/doctor", cure))
+    problems = sorted(found, key=lambda problem: problem.level)
     if not problems or problems[0].level is Level.NOTE:
         return Health(Level.GOOD, _good(snapshot), problems)
     return Health(problems[0].level, f"{_sentence(problems)}.", problems)
@@ -90,9 +96,7 @@ def _sentence(problems: Sequence[Problem]) -> str:
     return first[:1].upper() + first[1:] + (f"; and {count(rest, 'more problem')}" if rest > 0 else "")
 
 
-def _problems(
-    snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Sequence[Finding] | None
-) -> list[Problem]:
+def _problems(snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Sequence[Finding]) -> list[Problem]:
     found: list[Problem] = []
     if snapshot.controller is None:
         cure = "start a broker that may be controller; klamm zk doctor says what keeps them"
@@ -110,10 +114,7 @@ def _problems(
     if snapshot.not_preferred and snapshot.not_preferred * 10 > snapshot.partitions:
         text = f"{count(snapshot.not_preferred, 'partition')} not led by the preferred replica"
         found.append(Problem(Level.NOTE, text, "/topics?state=not-preferred", "klamm leaders elect"))
-    if findings is None:
-        text = "the doctor has not looked yet"
-        found.append(Problem(Level.NOTE, text, "/doctor", "its findings appear by themselves"))
-    others = [finding for finding in findings or () if finding.code not in SHOWN_ELSEWHERE]
+    others = [finding for finding in findings if finding.code not in SHOWN_ELSEWHERE]
     for severity, level in ((Severity.CRITICAL, Level.BAD), (Severity.ERROR, Level.WARNING)):
         of_level = [finding for finding in others if finding.severity is severity]
         if of_level:
@@ -121,6 +122,13 @@ def _problems(
             text = f"the doctor has {count(len(of_level), 'finding')} ({first.code} at {first.path})"
             found.append(Problem(level, text, "/doctor", first.cure))
     return found
+
+
+def _preview(trouble: str) -> Problem:
+    if trouble:
+        return Problem(Level.WARNING, f"ZooKeeper could not be read{_because(trouble)}", "/doctor", "check ZooKeeper")
+    cure = "this is what the brokers say; a replica that is being added counts as not in sync"
+    return Problem(Level.NOTE, "ZooKeeper is still being read", "/doctor", cure)
 
 
 def _space(nearly_full: Sequence[Directory]) -> list[Problem]:

@@ -19,6 +19,8 @@ class Observation:
     version: int = 0
     """Grows with every change that a page could show."""
     snapshot: ClusterSnapshot | None = None
+    preview: ClusterSnapshot | None = None
+    """What the brokers say, until there is a snapshot."""
     checked_at: float = 0.0
     """When ZooKeeper last said that the snapshot is still true, on the monotonic clock."""
     trouble: str = ""
@@ -33,15 +35,21 @@ class Observation:
     reads_events: bool = False
     """Whether causes come from klamm's event files."""
 
+    @property
+    def shown(self) -> ClusterSnapshot | None:
+        """For pages that show only what the preview has too."""
+        return self.snapshot or self.preview
+
     def age_s(self, now: float) -> float:
         return max(now - self.checked_at, 0.0)
 
     def health(self, now: float) -> Health:
         return health_of(
-            self.snapshot,
+            self.shown,
             age_s=self.age_s(now),
             trouble=self.trouble,
             silent=self.load.silent,
             findings=self.findings,
+            is_preview=self.snapshot is None,
             nearly_full=self.load.nearly_full,
         )

@@ -6,7 +6,8 @@ one of the last bulk read, nothing has changed, and the snapshot is confirmed at
 again, but not more than a fifth of the time, so that a large cluster that changes all the time is not read all the
 time.
 
-The first page needs only the tree. Everything slower comes after it: the doctor's findings, and the brokers' sizes.
+The first page needs only one answer of a broker (`preview`), the others the tree. Everything slower comes after it:
+the doctor's findings, and the brokers' sizes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from klamm.client.errors import reason
 from klamm.dashboard.history import History
 from klamm.dashboard.load import BrokerSample, ClusterLoad, Directory, LoadHistory
 from klamm.dashboard.observation import Observation
+from klamm.dashboard.preview import preview_of
 from klamm.dashboard.snapshot import DEFAULT_MIN_ISR, ClusterSnapshot, snapshot_of
 from klamm.model.errors import ErrorCode, KlammError, ZNodeError
 from klamm.model.ids import TopicPartition
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.5
 LOOK_TIMEOUT: Final = 30.0
+PREVIEW_SECONDS: Final = 1.0
 REST_FACTOR: Final = 4
 """A bulk read is followed by a rest of this many times its duration."""
 SAMPLE_SECONDS: Final = 2.0
@@ -75,6 +78,7 @@ class Observer:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._preview_until_read(), name="preview")
             tasks.create_task(self._look_forever(), name="look")
             tasks.create_task(self._sample_forever(), name="sample")
             tasks.create_task(self._read_files_forever(), name="read events")
@@ -92,6 +96,22 @@ class Observer:
                     logger.warning("the cluster could not be read: %s", trouble)
                     self._change(trouble=trouble)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _preview_until_read(self) -> None:
+        """Where this fails, pages wait for ZooKeeper, as they do anyway."""
+        while self.current.snapshot is None:
+            try:
+                await self.preview()
+            except FAILURES as error:
+                logger.info("the brokers did not describe the cluster: %s", error)
+            await asyncio.sleep(PREVIEW_SECONDS)
+
+    async def preview(self) -> None:
+        """Raises one of FAILURES."""
+        began = self._clock.monotonic()
+        metadata = await self._cluster.metadata(None)
+        if self.current.snapshot is None and metadata.brokers:
+            self._change(preview=preview_of(metadata, self._clock.wall_ms()), checked_at=began)
 
     async def look(self) -> None:
         """Raises one of FAILURES."""
@@ -119,7 +139,7 @@ class Observer:
         )
         self._take(snapshot)
         if self.current.snapshot is None:
-            self._change(snapshot=snapshot, checked_at=began, trouble="")
+            self._change(snapshot=snapshot, preview=None, checked_at=began, trouble="")
             self._has_read.set()
         findings = tuple(examine(tree))
         now = self._clock.monotonic()

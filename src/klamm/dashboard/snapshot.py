@@ -2,8 +2,8 @@
 from the tree in ZooKeeper. Pure.
 
 A large cluster has 100,000 partitions but only a few hundred distinct assignments and states, which the znode codecs
-share. So each pair of them is judged once (`_Judge`), a partition costs one small tuple, and everything that a page
-counts is counted once per look.
+share. So each pair of them is judged once (`Verdict`), a partition costs one small tuple, and everything that a page
+counts is counted once per look (`Tally`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class TopicRow(NamedTuple):
     not_preferred: int
     min_isr: int
     is_being_deleted: bool
-    created_ms: int
+    created_ms: int | None
+    """None before ZooKeeper has been read."""
 
     @property
     def replication_factor(self) -> int:
@@ -165,7 +166,7 @@ def snapshot_of(
 ) -> ClusterSnapshot:
     topics: dict[str, TopicRow] = {}
     unreadable: dict[str, str] = {}
-    judge = _Judge(tree)
+    judge, tally = _Judge(tree), Tally()
     for name in sorted(tree.topics):
         try:
             assigned = topic.decode(topic.path(name), tree.topics[name].data)
@@ -173,7 +174,13 @@ def snapshot_of(
             unreadable[name] = error.reason
             continue
         wanted = (min_isr or {}).get(name, default_min_isr)
-        topics[name] = judge.topic(name, assigned.partitions, wanted)
+        topics[name] = tally.topic(
+            name,
+            judge.verdicts(name, assigned.partitions, wanted),
+            min_isr=wanted,
+            is_being_deleted=name in tree.deletions,
+            created_ms=tree.topics[name].stat.ctime_ms,
+        )
     registered = _registered(tree)
     epoch = None if tree.controller_epoch is None else tree.controller_epoch.data
     return ClusterSnapshot(
@@ -183,18 +190,18 @@ def snapshot_of(
         controller=_controller(tree),
         controller_epoch=_number_or_none(epoch),
         controller_since_ms=None if tree.controller is None else tree.controller.stat.ctime_ms,
-        brokers=_brokers(registered, judge.all),
+        brokers=tally.brokers(registered),
         topics=topics,
         unreadable=unreadable,
         candidates=tuple(candidates),
         deletions=tuple(_deletions(tree, topics, unreadable, registered)),
         throttled_topics=tuple(throttled_topics),
         throttles=throttles or {},
-        health=_by_health(judge.all),
+        health=tally.health(),
     )
 
 
-class _Verdict(NamedTuple):
+class Verdict(NamedTuple):
     """What an assignment and a state say together: the same for every partition that has both."""
 
     assignment: Assignment
@@ -207,59 +214,97 @@ class _Verdict(NamedTuple):
         return PartitionRow("", 0, *self)
 
 
-class _Judge:
-    """Turns partitions into rows. Counting verdicts instead of partitions makes a look at 100,000 of them cheap."""
+def verdict_of(assignment: Assignment, state: LeaderAndIsr | None, min_isr: int) -> Verdict:
+    return Verdict(assignment, state, _health(assignment, state, min_isr))
 
-    def __init__(self, tree: KafkaTree) -> None:
-        self._tree = tree
-        self._known: dict[tuple[Assignment, bytes | None, int], _Verdict] = {}
-        self.all: Counter[_Verdict] = Counter()
+
+class Tally:
+    """Counts verdicts instead of partitions, which makes a look at 100,000 of them cheap."""
+
+    def __init__(self) -> None:
+        self._all: Counter[Verdict] = Counter()
         """How many partitions of all topics have each verdict."""
 
-    def topic(self, name: str, assignments: Mapping[int, Assignment], min_isr: int) -> TopicRow:
-        states, known = self._tree.states, self._known
-        verdicts: list[_Verdict] = []
-        numbers = sorted(assignments)
-        for number in numbers:
-            raw = states.get(TopicPartition(name, number))
-            data = None if raw is None else raw.data
-            key = assignments[number], data, min_isr
-            verdict = known.get(key)
-            if verdict is None:
-                verdict = known[key] = _verdict(assignments[number], data, min_isr)
-            verdicts.append(verdict)
-        counted = Counter(verdicts)
-        self.all.update(counted)
+    def topic(
+        self,
+        name: str,
+        verdicts: Mapping[int, Verdict],
+        *,
+        min_isr: int,
+        is_being_deleted: bool = False,
+        created_ms: int | None = None,
+    ) -> TopicRow:
+        """The verdicts are those of its partitions, in their order."""
+        counted = Counter(verdicts.values())
+        self._all.update(counted)
         rows = [(verdict.row, times) for verdict, times in counted.items()]
         return TopicRow(
             name,
-            tuple(PartitionRow(name, number, *verdict) for number, verdict in zip(numbers, verdicts, strict=True)),
+            tuple([PartitionRow(name, number, *verdict) for number, verdict in verdicts.items()]),
             worst=max((row.health for row, _ in rows), default=PartitionHealth.IN_SYNC),
             unhealthy=sum(times for row, times in rows if row.health >= PartitionHealth.UNDER_REPLICATED),
             moving=sum(times for row, times in rows if row.assignment.is_being_reassigned),
             not_preferred=sum(times for row, times in rows if not row.is_led_by_preferred),
             min_isr=min_isr,
-            is_being_deleted=name in self._tree.deletions,
-            created_ms=self._tree.topics[name].stat.ctime_ms,
+            is_being_deleted=is_being_deleted,
+            created_ms=created_ms,
         )
 
+    def health(self) -> Counter[PartitionHealth]:
+        found: Counter[PartitionHealth] = Counter()
+        for verdict, times in self._all.items():
+            found[verdict.health] += times
+        return found
 
-def _verdict(assignment: Assignment, data: bytes | None, min_isr: int) -> _Verdict:
+    def brokers(self, registered: Mapping[int, BrokerRow]) -> dict[int, BrokerRow]:
+        """Those that are registered, and those that only assignments name."""
+        leaders: Counter[int] = Counter()
+        replicas: Counter[int] = Counter()
+        lagging: Counter[int] = Counter()
+        for verdict, times in self._all.items():
+            row = verdict.row
+            leaders[row.leader] += times
+            for broker in row.assignment.replicas:
+                replicas[broker] += times
+            if row.health >= PartitionHealth.UNDER_REPLICATED:
+                for missing in row.missing:
+                    lagging[missing] += times
+        ids = sorted({*registered, *replicas, *(leader for leader in leaders if leader >= 0)})
+        unknown = BrokerRow(-1, False, (), None, None, False, 0, 0, 0)
+        return {
+            number: registered.get(number, unknown)._replace(
+                id=number, leaders=leaders[number], replicas=replicas[number], lagging=lagging[number]
+            )
+            for number in ids
+        }
+
+
+class _Judge:
+    """Judges the partitions of a tree, those with the same znodes once."""
+
+    def __init__(self, tree: KafkaTree) -> None:
+        self._states = tree.states
+        self._known: dict[tuple[Assignment, bytes | None, int], Verdict] = {}
+
+    def verdicts(self, name: str, assignments: Mapping[int, Assignment], min_isr: int) -> dict[int, Verdict]:
+        states, known = self._states, self._known
+        found: dict[int, Verdict] = {}
+        for number in sorted(assignments):
+            raw = states.get(TopicPartition(name, number))
+            key = assignments[number], None if raw is None else raw.data, min_isr
+            verdict = known.get(key)
+            if verdict is None:
+                verdict = known[key] = verdict_of(key[0], _state(key[1]), min_isr)
+            found[number] = verdict
+        return found
+
+
+def _state(data: bytes | None) -> LeaderAndIsr | None:
     """A state that is absent or unreadable counts as none; the doctor names it."""
-    state = None
-    if data is not None:
-        try:
-            state = partition_state.decode("", data)
-        except ZNodeError:
-            pass
-    return _Verdict(assignment, state, _health(assignment, state, min_isr))
-
-
-def _by_health(verdicts: Mapping[_Verdict, int]) -> Counter[PartitionHealth]:
-    found: Counter[PartitionHealth] = Counter()
-    for verdict, times in verdicts.items():
-        found[verdict.health] += times
-    return found
+    try:
+        return None if data is None else partition_state.decode("", data)
+    except ZNodeError:
+        return None
 
 
 def _health(assignment: Assignment, state: LeaderAndIsr | None, min_isr: int) -> PartitionHealth:
@@ -288,28 +333,6 @@ def _registered(tree: KafkaTree) -> dict[int, BrokerRow]:
             known = (f"unreadable registration: {error.reason}",), None, node.stat.ctime_ms, False
         found[number] = BrokerRow(number, True, *known, leaders=0, replicas=0, lagging=0)
     return found
-
-
-def _brokers(registered: Mapping[int, BrokerRow], verdicts: Mapping[_Verdict, int]) -> dict[int, BrokerRow]:
-    leaders: Counter[int] = Counter()
-    replicas: Counter[int] = Counter()
-    lagging: Counter[int] = Counter()
-    for verdict, times in verdicts.items():
-        row = verdict.row
-        leaders[row.leader] += times
-        for broker in row.assignment.replicas:
-            replicas[broker] += times
-        if row.health >= PartitionHealth.UNDER_REPLICATED:
-            for missing in row.missing:
-                lagging[missing] += times
-    ids = sorted({*registered, *replicas, *(leader for leader in leaders if leader >= 0)})
-    unknown = BrokerRow(-1, False, (), None, None, False, 0, 0, 0)
-    return {
-        number: registered.get(number, unknown)._replace(
-            id=number, leaders=leaders[number], replicas=replicas[number], lagging=lagging[number]
-        )
-        for number in ids
-    }
 
 
 def _deletions(

@@ -93,7 +93,7 @@ class Web:
         notice = self._notices.pop(session.identity, None)
         page = self._templates.get_template(template).render(
             observation=observation,
-            snapshot=observation.snapshot,
+            snapshot=observation.shown,
             health=observation.health(now),
             live_key=live_key(observation, now),
             age_s=observation.age_s(now),
@@ -102,7 +102,7 @@ class Web:
             query=dict(request.query_params),
             notice=notice,
             form_token=self.guard.form_token(session),
-            cluster_id=observation.snapshot.cluster_id if observation.snapshot else "",
+            cluster_id=observation.shown.cluster_id if observation.shown else "",
             read_only=self.settings.read_only,
             has_login=self.settings.has_login and session.has_login,
             now_ms=int(time.time() * 1000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -88,6 +89,27 @@ def snapshot(
     return snapshot_of(tree(topics, **how), cluster_id="the-cluster", min_isr=min_isr)
 
 
+def told(replicas: Sequence[int], leader: int, isr: Sequence[int]) -> SimpleNamespace:
+    """A partition as a broker tells it in Metadata."""
+    return SimpleNamespace(leader_id=leader, leader_epoch=4, replica_nodes=list(replicas), isr_nodes=list(isr))
+
+
+def told_topic(name: str, *partitions: SimpleNamespace, error_code: int = 0) -> SimpleNamespace:
+    for number, partition in enumerate(partitions):
+        partition.partition_index = number
+    return SimpleNamespace(name=name, error_code=error_code, partitions=list(partitions)[::-1])
+
+
+METADATA = SimpleNamespace(
+    cluster_id="the-cluster",
+    controller_id=2,
+    brokers=[SimpleNamespace(node_id=n, host=f"host-{n}", port=9092, rack=None) for n in (2, 1)],
+    topics=[
+        told_topic("orders", told([1, 2], 1, [1, 2]), told([2, 1], 2, [2])),
+        told_topic("clicks", told([3], -1, [3])),
+        told_topic("going", error_code=3),
+    ],
+)
 HEALTHY = {"orders": [P([1, 2, 3]), P([2, 3, 1])], "clicks": [P([3, 1, 2])]}
 
 

@@ -34,7 +34,7 @@ from klamm.zookeeper.znodes import (
     topic,
 )
 
-from .clusters import dashboard
+from .clusters import METADATA, dashboard
 
 ONE = BrokerId(1)
 SPACE = {"total_bytes": 100_000, "usable_bytes": 9_000}
@@ -93,6 +93,9 @@ class Brokers:
 
     def __init__(self) -> None:
         self.size = 1_000
+
+    async def metadata(self, topics: None) -> Any:
+        raise ConnectionRefusedError
 
     async def ask_broker(self, broker: int, key: object, request: object, newest: int | None = None) -> Any:
         if broker == 2 or key is not ApiKey.DESCRIBE_LOG_DIRS:
@@ -177,6 +180,30 @@ async def test_the_first_page_needs_only_the_tree(zk: CountingZooKeeper) -> None
     watched.clock.now += 10
     await watched.look()
     assert len(watched.published) == 3, "a later look is published as a whole"
+
+
+async def test_until_zookeeper_is_read_the_brokers_say_how_it_is(zk: CountingZooKeeper) -> None:
+    watched = Watched(zk)
+    told = asyncio.Event()
+
+    async def metadata(topics: None) -> Any:
+        await told.wait()
+        return METADATA
+
+    watched.brokers.metadata = metadata  # type: ignore[method-assign]
+    told.set()
+    await watched.observer.preview()
+    early = watched.observer.current
+    assert early.snapshot is None and early.preview is not None and early.shown is early.preview
+    assert (early.preview.partitions, early.checked_at) == (3, 100.0)
+    told.clear()
+    late = asyncio.create_task(watched.observer.preview())
+    await asyncio.sleep(0)
+    read = await watched.look()
+    told.set()
+    await late
+    assert watched.observer.current is read and read.preview is None, "what comes late is not shown"
+    assert read.shown is read.snapshot is not None
 
 
 def test_sizes_are_asked_for_as_soon_as_the_tree_is_read() -> None:

@@ -18,9 +18,10 @@ from klamm.dashboard.changes import Entry
 from klamm.dashboard.group_lags import GroupLags, LagSample
 from klamm.dashboard.load import BrokerSample, ClusterLoad, Directory, LoadHistory
 from klamm.dashboard.plans import Plans
+from klamm.dashboard.preview import preview_of
 from klamm.model.ids import TopicPartition
 
-from .clusters import HEALTHY, P, dashboard, observed, snapshot
+from .clusters import HEALTHY, METADATA, P, dashboard, observed, snapshot
 
 HOSTILE = '<script>alert("1")<img onerror=x>&\'"'
 """A znode may have this name: only a slash is impossible."""
@@ -52,6 +53,21 @@ def test_before_the_first_look_a_page_says_so() -> None:
         answer = visitor.get(path)
         assert answer.status_code == 200
         assert "being read for the first time" in answer.text and "data-waiting" in answer.text
+
+
+def test_a_preview_shows_what_the_brokers_say_and_no_more() -> None:
+    early = observed(None, preview=preview_of(METADATA, 1_000), findings=None)
+    visitor = dashboard(early)
+    page = text_of(visitor.get("/").text)
+    assert "ZooKeeper is still being read" in page and "1 partition without a leader" in page
+    assert "host-1:9092" in row_with(visitor.get("/brokers").text, "host-1")
+    assert "under-replicated" in row_with(visitor.get("/topics").text, "orders")
+    waiting = "ZooKeeper is being read for the first time."
+    for path in ("/topics?state=moving", "/topics/orders", "/doctor", "/deletions", "/reassignments", "/controller"):
+        answer = visitor.get(path)
+        assert answer.status_code == 200 and waiting in text_of(answer.text), path
+    trouble = dashboard(observed(None, preview=preview_of(METADATA, 1_000), findings=None, trouble="no session"))
+    assert "ZooKeeper could not be read (no session)" in text_of(trouble.get("/").text)
 
 
 def test_problems_have_a_link_and_a_cure() -> None:

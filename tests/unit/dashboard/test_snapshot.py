@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from klamm.dashboard import snapshot as snapshots
+from klamm.dashboard.preview import preview_of
 from klamm.dashboard.snapshot import PartitionHealth
 from klamm.model.ids import TopicPartition
 from klamm.model.partition import Assignment
 
-from .clusters import HEALTHY, P, snapshot
+from .clusters import HEALTHY, METADATA, P, snapshot
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,16 @@ def test_partitions_that_look_alike_are_judged_once(monkeypatch: pytest.MonkeyPa
     found = snapshot({f"t{n}": alike for n in range(10)} | {"lagging": [P([1, 2], isr=[1])]})
     assert len(judged) == 4
     assert (found.partitions, found.health[PartitionHealth.UNDER_REPLICATED], found.brokers[2].lagging) == (301, 1, 1)
+
+
+def test_a_preview_counts_what_a_broker_tells() -> None:
+    found = preview_of(METADATA, 1_000)
+    assert (found.cluster_id, found.controller, found.registered, found.down) == ("the-cluster", 2, [1, 2], [3])
+    assert list(found.topics) == ["clicks", "orders"], "a topic that comes or goes is left out"
+    assert [row.number for row in found.topics["orders"].partitions] == [0, 1]
+    kinds = (PartitionHealth.IN_SYNC, PartitionHealth.UNDER_REPLICATED, PartitionHealth.OFFLINE)
+    assert found.health == dict.fromkeys(kinds, 1)
+    assert (found.brokers[1].leaders, found.brokers[1].replicas, found.brokers[1].lagging) == (1, 2, 1)
+    assert found.brokers[1].endpoints == ("host-1:9092",)
+    leaderless = SimpleNamespace(**{**vars(METADATA), "controller_id": -1})
+    assert preview_of(leaderless, 1_000).controller is None

@@ -18,10 +18,10 @@ CHANGES_SHOWN: Final = 20
 async def all_brokers(request: Request) -> Response:
     web = web_of(request)
     observation = web.feed.current
-    if observation.snapshot is None:
+    if observation.shown is None:
         return web.render(request, "waiting.html")
     load = observation.load
-    brokers = list(observation.snapshot.brokers.values())
+    brokers = list(observation.shown.brokers.values())
     return web.render(
         request,
         "brokers.html",

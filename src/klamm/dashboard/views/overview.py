@@ -17,7 +17,7 @@ CHANGES_SHOWN: Final = 8
 async def page(request: Request) -> Response:
     web = web_of(request)
     observation = web.feed.current
-    snapshot, load = observation.snapshot, observation.load
+    snapshot, load = observation.shown, observation.load
     if snapshot is None:
         return web.render(request, "waiting.html")
     brokers = list(snapshot.brokers.values())

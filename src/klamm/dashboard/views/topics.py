@@ -33,14 +33,15 @@ SORTS: Final = ("name", "partitions", "bytes", "unhealthy")
 async def all_topics(request: Request) -> Response:
     web = web_of(request)
     observation = web.feed.current
-    if observation.snapshot is None:
-        return web.render(request, "waiting.html")
     query = request.query_params
     wanted, state, sort = query.get("q", "").strip().lower(), query.get("state", ""), query.get("sort", "name")
+    snapshot = observation.snapshot if state else observation.shown
+    if snapshot is None:
+        return web.render(request, "waiting.html")
     sizes = observation.load.topics
     found = [
         topic
-        for topic in observation.snapshot.topics.values()
+        for topic in snapshot.topics.values()
         if (not wanted or wanted in topic.name.lower()) and _has_state(topic, state)
     ]
     if sort != "name":
