@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from klamm.cli.broker import start
+from klamm.cli.main import PORT_MAX, ZOOKEEPER_PORT
 from klamm.cli.output import clear_errors
 
 
@@ -77,7 +78,7 @@ def broker(
 
 
 def zookeeper(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 2181,
+    port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="0 picks a free port.")] = ZOOKEEPER_PORT,
     data: Annotated[
         Path | None, typer.Option(help="Directory for the journal, synced before each answer. Default: memory only.")
     ] = None,

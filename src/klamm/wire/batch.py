@@ -12,10 +12,9 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ports import Buffer
+from klamm.wire.checksums import crc32c
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from klamm.cli.main import broker_arguments
+from klamm.cli.main import broker_arguments, zookeeper_arguments
 
 STARTED = """
 import sys
@@ -17,7 +18,8 @@ try:
     main()
 except SystemExit as ended:
     print(ended)
-print(sorted({"typer", "pydantic", "rich", "prometheus_client", "kafka", "starlette"} & sys.modules.keys()))
+unused = {"typer", "pydantic", "rich", "prometheus_client", "kafka", "starlette", "email", "argparse"}
+print(sorted(unused & sys.modules.keys()))
 """
 
 
@@ -51,6 +53,26 @@ def test_a_plain_broker_goes_past_typer(arguments: list[str], asked: tuple[str, 
     assert broker_arguments(arguments) == asked
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["zookeeper"], (2181, None, True)),
+        (["zookeeper", "--port", "0"], (0, None, True)),
+        (["zookeeper", "--data", "d", "--no-sync", "--port", "5"], (5, Path("d"), False)),
+        (["zookeeper", "--data", "d", "--sync"], (2181, Path("d"), True)),
+        (["zookeeper", "--data"], None),
+        (["zookeeper", "--port", "-1"], None),
+        (["zookeeper", "--port", "65536"], None),
+        (["zookeeper", "--port=5"], None),
+        (["zookeeper", "--help"], None),
+        (["broker", "a"], None),
+    ],
+)
+def test_a_plain_zookeeper_goes_past_typer(arguments: list[str], asked: tuple[int, Path | None, bool] | None) -> None:
+    found = zookeeper_arguments(arguments)
+    assert (None if found is None else tuple(found.values())) == asked
+
+
 def test_a_broker_imports_neither_the_command_line_nor_clients(tmp_path: Path) -> None:
     """The mistake in the properties is found after all imports."""
     file = tmp_path / "server.properties"
@@ -61,6 +83,18 @@ def test_a_broker_imports_neither_the_command_line_nor_clients(tmp_path: Path) -
     assert ran.returncode == 0, ran.stderr
     ended, imported = ran.stdout.splitlines()
     assert ended.startswith("klamm: broker.id='first' is not valid")
+    assert imported == "[]"
+
+
+def test_a_zookeeper_imports_neither_the_command_line_nor_a_broker() -> None:
+    """A port in use is found after all imports."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = subprocess.run(
+            [sys.executable, "-c", STARTED, "zookeeper", "--port", port], capture_output=True, text=True, timeout=60
+        )
+    ended, imported = ran.stdout.splitlines()
+    assert ended.startswith(f"klamm: cannot listen on 127.0.0.1:{port}: ")
     assert imported == "[]"
 
 

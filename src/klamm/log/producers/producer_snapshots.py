@@ -11,12 +11,11 @@ from bisect import bisect_right, insort
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
 from klamm.log.producers.producer_state import ProducedBatch, ProducerEntry, ProducerState
 from klamm.model.ids import ProducerId
 from klamm.model.ports import Disk
 from klamm.wire.batch import NO_SEQUENCE
+from klamm.wire.checksums import crc32c
 
 SUFFIX: Final = ".snapshot"
 _VERSION: Final = 1
