@@ -21,8 +21,8 @@ a refusal or failure (with one clear line on stderr) or for findings, 2 for wron
 Whatever takes time shows its progress on a terminal, on stderr; colours and progress are off in a pipe.
 
 `--bootstrap-server` comes from the option, else from KLAMM_BOOTSTRAP_SERVER, else from the context in use
-(`klamm context`, or `--context` and KLAMM_CONTEXT for one command), else it is 127.0.0.1:9092. TLS and SASL are refused
-until klamm has them. `klamm --install-completion` completes commands, topics, groups, brokers and contexts.
+(`klamm context`, or `--context` and KLAMM_CONTEXT for one command), else it is 127.0.0.1:9092 to 9094. TLS and SASL
+are refused until klamm has them. `klamm --install-completion` completes commands, topics, groups, brokers and contexts.
 
 All commands that talk to brokers work with Apache Kafka 2.4 to 3.9 too, as far as those brokers offer it: free space of
 log directories needs 3.3, transactions need 3.0 (describe, list) and 2.8 (hanging).

@@ -11,12 +11,13 @@ from pathlib import Path
 from klamm.testing.cluster import KlammCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "getting-started.md"
+ADDRESSES = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
 def test_every_command_of_the_page(klamm_cluster: KlammCluster, tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text())
-    script = "set -e -o pipefail\n" + "\n".join(blocks).replace("127.0.0.1:9092", klamm_cluster.bootstrap)
+    script = "set -e -o pipefail\n" + "\n".join(blocks).replace(ADDRESSES, klamm_cluster.bootstrap)
     shell = f'klamm() {{ "{sys.executable}" -m klamm "$@"; }}\n' + re.sub(
         r"^(?=\S)(?!set )(.*)$", r"echo '>>>' ; \1", script, flags=re.M
     )

@@ -260,11 +260,14 @@ async def moves_that_run(terminal: Terminal) -> None:
 
     leave = terminal.directory / "leave.json"
     before = await terminal.json("partitions", "list")
-    said = await terminal.says("brokers", "drain", str(home), "--plan", str(leave))
+    drain = ("brokers", "drain", str(home), "--plan", str(leave))
+    planned = await terminal.run(*drain, code=1)
+    assert planned.stderr == f"klamm: 1 replica cannot leave broker {home}\n", "orders-0 is on both brokers"
+    said = planned.stdout
     assert f"written to {leave}; start it with: klamm reassign execute {leave}\n" in said and "BROKER" in said
     targets = {entry["topic"]: entry["replicas"] for entry in json.loads(leave.read_text())["partitions"]}
     assert targets["heavy"] == [target] and not any(home in replicas for replicas in targets.values())
-    counted = await terminal.json("brokers", "drain", str(home), "--plan", str(leave))
+    counted = await terminal.json(*drain, code=1)
     assert (counted["file"], counted["partitions"]) == (str(leave), len(json.loads(leave.read_text())["partitions"]))
     assert await terminal.json("partitions", "list") == before, "nothing was executed"
     await terminal.run("topics", "delete", "heavy", "--yes")

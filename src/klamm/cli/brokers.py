@@ -265,6 +265,9 @@ def _plan_to_leave(client: BlockingClient, broker: int, output: Path, json: bool
     if made.changes:
         write_plan(output, document)
     report(made, output, DEFAULT_THROTTLE, json)
+    staying = next((load.replicas for load in made.after if load.broker == broker), 0)
+    if staying:
+        fail(f"{count(staying, 'replica')} cannot leave broker {broker}")
 
 
 def _some(names: list[str]) -> str:

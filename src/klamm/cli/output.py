@@ -14,7 +14,8 @@ import typer
 from klamm.cli import completion, context_file
 from klamm.model.errors import KlammError
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+"""The brokers of `klamm up`. All three, because commands must work after the first of them has been killed."""
 BOOTSTRAP_VARIABLE: Final = "KLAMM_BOOTSTRAP_SERVER"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -18,6 +18,10 @@ from klamm.model.wording import size
 
 if TYPE_CHECKING:
     from klamm.client.blocking import BlockingClient
+
+
+REASONS_SHOWN: Final = 5
+"""A cluster that is too small has a reason for each partition."""
 
 
 def plan_from_load(client: BlockingClient, goals: Goals) -> tuple[Plan, bytes]:
@@ -61,8 +65,10 @@ def report(made: Plan, output: Path, throttle: int, json: bool) -> None:
             f"{len(made.changes)} partitions change, {size(made.bytes_to_copy)} to copy, "
             f"about {seconds:.0f} s at {size(throttle)}/s into each broker"
         )
-    for reason in made.reasons:
+    for reason in made.reasons[:REASONS_SHOWN]:
         typer.echo(reason)
+    if len(made.reasons) > REASONS_SHOWN:
+        typer.echo(f"and {len(made.reasons) - REASONS_SHOWN} more of the kind; --json has all")
     if made.changes:
         typer.echo(f"written to {output}; start it with: klamm reassign execute {output}")
     else:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from klamm.cli.app import app
+from klamm.cli.output import DEFAULT_BOOTSTRAP
 from klamm.model.errors import KlammError
 
 
@@ -37,7 +38,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
 
 def test_which_address_wins() -> None:
     asked = ("topics", "list")
-    assert run(*asked) == (1, "klamm: asked 127.0.0.1:9092\n")
+    assert run(*asked) == (1, f"klamm: asked {DEFAULT_BOOTSTRAP}\n")
     run("context", "set", "one", "--bootstrap-server", "one:1")
     run("context", "set", "two", "--bootstrap-server", "two:2")
     assert run(*asked) == (1, "klamm: asked one:1\n"), "the first one is used"
@@ -56,7 +57,7 @@ def test_list_and_remove() -> None:
     assert (code, json.loads(listed)) == (0, {"used": "one", "contexts": {"one": expected}})
     assert "*  one" in run("context", "list")[1]
     assert run("context", "remove", "one")[0] == 0
-    assert run("topics", "list") == (1, "klamm: asked 127.0.0.1:9092\n")
+    assert run("topics", "list") == (1, f"klamm: asked {DEFAULT_BOOTSTRAP}\n")
     assert run("context", "remove", "one")[0] == 1
 
 
