@@ -44,6 +44,7 @@ class KafkaTopics:
         self._client: BlockingClient
         self._turn = threading.Lock()
         """Spark calls from threads of its own, and the client has one event loop."""
+        self._is_closed = False
 
     def __enter__(self) -> KafkaTopics:
         try:
@@ -60,6 +61,7 @@ class KafkaTopics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._turn.acquire(timeout=_CLOSE_SECONDS_MAX):  # else a batch still asks, and the process ends
+            self._is_closed = True
             try:
                 self._resources.close()
             finally:
@@ -320,6 +322,9 @@ class KafkaTopics:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._turn:
+            if self._is_closed:  # after Ctrl-C, Spark may still be in a batch
+                work.close()
+                raise LakeError(f"the connection to {self._bootstrap_server} is closed")
             return self._client.run(work)
 
     async def _fetch(self, name: TopicPartition, offset: int) -> Any:

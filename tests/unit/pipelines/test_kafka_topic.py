@@ -6,6 +6,7 @@ The log is made of real batches; only the connection is replaced.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ import pytest
 from klamm.model.ids import TopicPartition
 from klamm.pipelines.bad_records import find_bad
 from klamm.pipelines.kafka_topic import KafkaTopics
-from klamm.pipelines.lake_state import IngestState, OffsetRange
+from klamm.pipelines.lake_state import IngestState, LakeError, OffsetRange
 from klamm.pipelines.offset_kinds import LogBounds, OffsetKind
 from klamm.wire.records import (
     ControlType,
@@ -140,3 +141,13 @@ def test_only_committed_records_are_read_around_bad_ones() -> None:
     log = Log(batches, aborted=[(7, 0)], at_once=3)
     read = [record.offset for _, record in log.committed_records("t", 0, OffsetRange(1, 7))]
     assert read == [3, 4, 6]
+
+
+def test_a_batch_that_outlives_the_connection_is_refused_without_a_warning() -> None:
+    """Else Python prints that a coroutine was never awaited, when Ctrl-C ends the ingest."""
+    kafka = KafkaTopics("nowhere:1")
+    kafka.__exit__(None, None, None)
+    work = asyncio.sleep(0)
+    with pytest.raises(LakeError, match="the connection to nowhere:1 is closed"):
+        kafka._run(work)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
