@@ -1,6 +1,8 @@
 """An ingest in a process of its own that kills itself, with its JVM, at a named point: `python lake_driver.py '{...}'`.
 
 The argument has the fields of IngestOptions that tests set, `point` and `times`: at which call of the point it ends.
+At BEFORE_COMMIT the files of a batch are written and its commit is not: only Delta's log store knows that moment, so
+KillingLogStore.java, in the jar `hook`, ends the process there.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,45 +18,49 @@ from typing import Any
 
 from klamm.pipelines.ingest import run_ingest
 from klamm.pipelines.ingest_options import IngestOptions
+from klamm.pipelines.lake_state import LakeError
+from klamm.pipelines.s3 import LOG_STORE, SCHEME
 from klamm.pipelines.spark_session import SparkOptions
 
-FILES_SEEN = "files-seen"
+BEFORE_COMMIT = "before-commit"
+HDFS_LOG_STORE = "io.delta.storage.HDFSLogStore"
 
 
-def end() -> None:
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def killer(point: str | None, times: int, table: Path | None) -> Callable[[str], None]:
+def killer(point: str | None, times: int) -> Callable[[str], None]:
     calls: list[str] = []
 
-    def watch() -> None:
-        """Ends the process when the batch's files are there: before its commit, or just after it."""
-        assert table is not None
-        before = len(list(table.glob("*.parquet")))
-        while len(list(table.glob("*.parquet"))) == before:
-            time.sleep(0.001)
-        end()
-
     def at(name: str) -> None:
-        if point == FILES_SEEN and name == "before-write":
+        if name == point:
             calls.append(name)
             if len(calls) == times:
-                threading.Thread(target=watch, daemon=True).start()
-        elif name == point:
-            calls.append(name)
-            if len(calls) == times:
-                end()
+                os.killpg(os.getpgrp(), signal.SIGKILL)
 
     return at
 
 
+def killing_log_store(lake: str, times: int) -> dict[str, str]:
+    """The settings of Spark that end this process group before the commit of a batch."""
+    scheme = lake.partition("://")[0] if "://" in lake else "file"
+    return {
+        f"spark.delta.logStore.{scheme}.impl": "klamm.test.KillingLogStore",
+        "spark.hadoop.klamm.test.store": LOG_STORE if scheme == SCHEME else HDFS_LOG_STORE,
+        "spark.hadoop.klamm.test.times": str(times),
+        "spark.hadoop.klamm.test.group": str(os.getpgrp()),
+    }
+
+
 def main() -> int:
     given: dict[str, Any] = json.loads(sys.argv[1])
-    point, times = given.pop("point", None), given.pop("times", 1)
-    table = Path(given["lake"], given["topics"][0]) if "://" not in given["lake"] else None
-    spark = SparkOptions(**given.pop("spark"))
-    reports = run_ingest(IngestOptions(**given, spark=spark, at_point=killer(point, times, table)))
+    point, times, hook = given.pop("point", None), given.pop("times", 1), given.pop("hook", None)
+    spark = given.pop("spark")
+    if point == BEFORE_COMMIT:
+        spark["conf"] = {**spark["conf"], **killing_log_store(given["lake"], times)}
+        spark["packages"] = [Path(hook)]
+    try:
+        reports = run_ingest(IngestOptions(**given, spark=SparkOptions(**spark), at_point=killer(point, times)))
+    except LakeError as e:
+        print(f"klamm: {e}", file=sys.stderr)
+        return 1
     print(json.dumps([asdict(report) for report in reports]))
     return int(any(report.failure for report in reports))
 

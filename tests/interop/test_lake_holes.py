@@ -1,156 +1,43 @@
 """Each way in which an ingest once lost or doubled records without a word: now it is refused, repaired or told.
 
-One cluster and one Spark session serve the module. `KLAMM_TEST_BOOTSTRAP` names a running cluster to use instead, such
-as Apache Kafka's.
+`KLAMM_TEST_BOOTSTRAP` names a running cluster to use instead, such as Apache Kafka's.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from deltalake import DeltaTable
+from confluent_kafka.admin import NewPartitions
+from tests.interop.lake_table import WAIT_SECONDS, Lake, kinds, once, wait_until
 
 from klamm.client.groups import GroupAdmin
-from klamm.pipelines.audit import AuditReport
-from klamm.pipelines.audit_job import audit_table
 from klamm.pipelines.columns import PartitionBy
 from klamm.pipelines.decode import Decode, Format
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.hadoop_directory import HadoopDirectory
-from klamm.pipelines.ingest import ingest_topics
-from klamm.pipelines.ingest_options import IngestOptions, OnNewLog, TopicReport
+from klamm.pipelines.ingest_options import IngestOptions, OnNewLog
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_directory import LocalDirectory
-from klamm.pipelines.lake_state import IngestState, LakeCommit, LakeError, LakeRefusal, OffsetRange
+from klamm.pipelines.lake_state import LakeCommit, LakeError, LakeRefusal, OffsetRange
 from klamm.pipelines.maintenance_job import TableMaintenance
-from klamm.pipelines.spark_session import SparkOptions, spark_session
 from klamm.pipelines.topic_ingest import TopicIngest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-WAIT_SECONDS = 120
-GIVEN = os.environ.get("KLAMM_TEST_BOOTSTRAP")
 NANOSECONDS = 1_760_000_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    return GIVEN or str(request.getfixturevalue("klamm_module_cluster").bootstrap)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        # only the first compiler, because these runs are short
-        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        with spark_session(SparkOptions("local[2]"), "holes") as session:
-            yield session
-        gc.collect()
-
-
-class Lake:
-    """A topic, its table, and what a user does with them."""
-
-    def __init__(self, spark: SparkSession, bootstrap: str, path: Path) -> None:
-        self.spark = spark
-        self.bootstrap = bootstrap
-        self.path = path
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.topic = self.create(f"lake-{uuid.uuid4().hex[:8]}")
-
-    def create(self, topic: str, partitions: int = 1) -> str:
-        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-        return topic
-
-    def produce(self, count: int, topic: str | None = None, partition: int = 0, *, timestamp: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
-        tag = uuid.uuid4().hex[:6]
-        failures: list[Any] = []
-
-        def delivered(error: Any, _message: Any) -> None:
-            if error is not None:
-                failures.append(error)
-
-        for i in range(count):
-            producer.produce(
-                topic or self.topic,
-                key=b"%d" % i,
-                value=f"{tag}-{i}".encode(),
-                partition=partition,
-                timestamp=timestamp,
-                on_delivery=delivered,
-            )
-        assert producer.flush(60) == 0
-        assert failures == []
-
-    def recreate(self, count: int, topic: str | None = None, partitions: int = 1) -> None:
-        topic = topic or self.topic
-        self.admin.delete_topics([topic])[topic].result(30)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while topic in self.admin.list_topics(timeout=30).topics:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)  # Metadata has no event to await
-        while True:
-            try:
-                self.create(topic, partitions)
-                break
-            except Exception as e:  # still being deleted
-                assert "already exists" in str(e) and time.monotonic() < deadline
-                time.sleep(0.1)
-        self.produce(count, topic)
-
-    def options(self, *topics: str, **changes: Any) -> IngestOptions:
-        options = IngestOptions(self.bootstrap, topics or (self.topic,), str(self.path))
-        return replace(options, **changes)
-
-    def ingest(self, *topics: str, **changes: Any) -> list[TopicReport]:
-        return ingest_topics(self.spark, self.options(*topics, **changes))
-
-    def ingest_cleanly(self, **changes: Any) -> TopicReport:
-        (report,) = self.ingest(**changes)
-        assert report.failure is None
-        return report
-
-    def audit(self) -> AuditReport:
-        with KafkaTopics(self.bootstrap) as kafka:
-            return audit_table(self.spark, LocalDirectory(self.path / self.topic), self.topic, kafka)
-
-    def state(self, topic: str | None = None) -> IngestState:
-        state = DeltaLog(LocalDirectory(self.path / (topic or self.topic))).state()
-        assert state is not None
-        return state
-
-    def table(self) -> DeltaTable:
-        return DeltaTable(str(self.path / self.topic))
-
-    def rows(self, *columns: str) -> list[dict[str, Any]]:
-        return list(self.table().to_pyarrow_table(columns=list(columns)).to_pylist())
-
-
-@pytest.fixture
-def lake(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Lake]:
-    yield Lake(spark, bootstrap, tmp_path / "lake")
-    gc.collect()  # PySpark leaves the sockets of its results to the collector, which must not warn in another module
-
-
-def kinds(report: AuditReport) -> Counter[str]:
-    return Counter(finding.kind for finding in report.findings)
 
 
 def test_holes_1_and_3_a_recreated_topic_is_refused_found_and_ingested_as_a_new_incarnation(lake: Lake) -> None:
@@ -189,17 +76,6 @@ def test_hole_1_a_topic_recreated_while_it_is_ingested_is_refused_before_the_nex
     assert len(lake.rows("offset")) == 50
 
 
-def once(point: str, action: Callable[[], None]) -> Callable[[str], None]:
-    done: list[str] = []
-
-    def at(name: str) -> None:
-        if name == point and not done:
-            done.append(name)
-            action()
-
-    return at
-
-
 def test_hole_2_positions_survive_a_cleaned_log_and_a_lowered_retention_is_refused(lake: Lake) -> None:
     lake.produce(20)
     lake.ingest_cleanly()
@@ -231,13 +107,6 @@ def test_hole_4_the_lost_head_of_a_new_partition_is_a_loss(lake: Lake) -> None:
     lake.admin.delete_records([gone])[gone].result(30)
     with pytest.raises(LakeRefusal, match=r"offsets 0\.\.3 are lost: the partition is new"):
         lake.ingest()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # Metadata and files have no event to await
 
 
 LOCK = """
@@ -513,16 +382,16 @@ def test_hadoops_file_system_serves_as_the_local_one_does(lake: Lake) -> None:
     assert local.names() == []
 
 
-def test_an_older_writer_cannot_add_a_row_once_the_table_is_claimed(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_older_writer_cannot_add_a_row_once_the_table_is_claimed(lake_spark: SparkSession, tmp_path: Path) -> None:
     """Both safeguards alone: Delta skips a stale transaction version, and the read-back notices it."""
     options = IngestOptions("127.0.0.1:9", ["t"], str(tmp_path))
     lake, kafka = LocalDirectory(tmp_path), KafkaTopics("127.0.0.1:9")
-    rows = spark.sql(
+    rows = lake_spark.sql(
         "SELECT 't' AS topic, 0 AS `partition`, 0L AS `offset`, current_timestamp() AS timestamp, "
         "0 AS timestamp_type, X'00' AS key, X'00' AS value, "
         "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers, CAST(NULL AS STRING) AS error"
     )
-    older, newer = (TopicIngest(spark, options, "t", lake, kafka) for _ in range(2))
+    older, newer = (TopicIngest(lake_spark, options, "t", lake, kafka) for _ in range(2))
     older.claim()
     older._commit(rows, _batch(older, 1, OffsetRange(0, 1)))
     newer.claim()
@@ -530,12 +399,12 @@ def test_an_older_writer_cannot_add_a_row_once_the_table_is_claimed(spark: Spark
 
     with pytest.raises(LakeError, match="took over"):
         older._commit(rows, _batch(older, 2, OffsetRange(1, 2)))
-    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 1
+    assert lake_spark.read.format("delta").load(str(tmp_path / "t")).count() == 1
     state = DeltaLog(lake.child("t")).state()
     assert state is not None
     assert (state.epoch, dict(state.ends)) == (2, {0: 1})
 
-    other = TopicIngest(spark, replace(options, name="other"), "t", lake, kafka)
+    other = TopicIngest(lake_spark, replace(options, name="other"), "t", lake, kafka)
     with pytest.raises(LakeError, match="belongs to the ingest klamm:main:t"):
         other.check()
 

@@ -4,7 +4,8 @@ Ivy runs only on first use; afterwards the jars are put on the class path by nam
 prints nothing. The versions match the connector's Spark version, because it uses Spark's internals. The other jars that
 Ivy would fetch (Hadoop's client, compressors, logging) are part of PySpark in the same versions and are left out.
 
-`python -m klamm.pipelines.jars` fetches them ahead of time, and makes the class archive for a fast start.
+`python -m klamm.pipelines.jars` fetches them ahead of time, and makes the class archive for a fast start. With `--s3`
+it also fetches what s3a lakes need.
 """
 
 from __future__ import annotations
@@ -154,8 +155,11 @@ def _reason(output: str) -> str:
 
 def main() -> int:
     from klamm.pipelines.class_archive import archive_path, java_build, make_archive
+    from klamm.pipelines.s3 import s3_jars
 
     try:
+        if "--s3" in sys.argv[1:]:
+            s3_jars()
         archive = archive_path(java_build(), spark_jars(), require_spark())
     except LakeError as e:
         print(f"klamm: {e}", file=sys.stderr)

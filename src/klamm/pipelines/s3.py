@@ -7,6 +7,7 @@ start puts an object twice and goes on only if the second is refused.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,8 @@ LOG_STORE: Final = "klamm.lake.ConditionalPutLogStore"
 def s3_jars() -> list[Path]:
     """The connector alone has 560 MB, so only s3a lakes fetch it."""
     directory = cache_directory().parent / f"s3a-{CONNECTOR[0].version}"
+    if not (directory / CONNECTOR[-1].file).is_file():
+        print("klamm: fetching Hadoop's S3 connector (560 MB, only once) ...", file=sys.stderr, flush=True)
     return [*(cached_jar(artifact, directory) for artifact in CONNECTOR), LOG_STORE_JAR]
 
 
@@ -42,12 +45,12 @@ def probe(spark: SparkSession, lake: str) -> None:
     path = jvm.org.apache.hadoop.fs.Path(f"{lake}/{WORK}/probe-{uuid.uuid4().hex}")
     try:
         store = jvm.klamm.lake.ConditionalPutLogStore(configuration)
-        store.write(path, _lines(jvm, "first"), False, configuration)
+        store.write(path, lines(jvm, "first"), False, configuration)
     except spark_errors() as e:
         raise LakeError(f"cannot write to {lake}: {one_line(e)}") from e
     refused = False
     try:
-        store.write(path, _lines(jvm, "second"), False, configuration)
+        store.write(path, lines(jvm, "second"), False, configuration)
     except spark_errors() as e:
         refused = "FileAlreadyExistsException" in str(e)
         if not refused:
@@ -58,7 +61,7 @@ def probe(spark: SparkSession, lake: str) -> None:
         raise LakeError(f"{lake}: the server ignores If-None-Match, so two writers could lose each other's commits")
 
 
-def _lines(jvm: Any, text: str) -> Any:
+def lines(jvm: Any, text: str) -> Any:
     lines = jvm.java.util.ArrayList()
     lines.add(text)
     return lines.iterator()
