@@ -10,7 +10,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -78,21 +78,37 @@ def _parse_conf(settings: list[str] | None) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _parse_decode(name: str, schema: str | None, max_value_bytes: int | None = None) -> Any:
+def _parse_decode(
+    name: str, schema: str | None, max_value_bytes: int | None = None, registry: str | None = None
+) -> Any:
     from klamm.pipelines.decode import Decode, Format
 
     if name not in list(Format):
         raise typer.BadParameter(f"{name!r}: use raw, json or avro", param_hint="--decode")
     decode = Format(name)
-    if (decode is Format.RAW) != (schema is None):
-        need = "takes no --schema" if schema else "needs a --schema"
-        raise typer.BadParameter(f"{name} {need}", param_hint="--decode")
-    if decode is Format.AVRO:
+    if registry is not None and (decode is not Format.AVRO or not registry.startswith(("http://", "https://"))):
+        raise typer.BadParameter("takes a http:// or https:// URL, with --decode avro", param_hint="--registry")
+    if schema is not None and decode is Format.RAW:
+        raise typer.BadParameter(f"{name} takes no --schema", param_hint="--decode")
+    if schema is None and decode is not Format.RAW and registry is None:
+        raise typer.BadParameter(f"{name} needs a --schema", param_hint="--decode")
+    if decode is Format.AVRO and schema is not None:
         try:
-            schema = Path(schema or "").read_text(encoding="utf-8")
+            schema = Path(schema).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as e:
             raise typer.BadParameter(f"cannot read {schema}: {e}", param_hint="--schema") from e
-    return Decode(decode, schema or "", max_value_bytes)
+    return Decode(decode, schema or "", max_value_bytes, registry)
+
+
+def _parse_bound(text: str | None, option: str) -> Any:
+    from klamm.pipelines.backfill import parse_bound
+
+    try:
+        return None if text is None else parse_bound(text)
+    except ValueError as e:
+        raise typer.BadParameter(
+            f"{text!r}: use an offset, or a time such as 2026-11-17T08:00", param_hint=option
+        ) from e
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
@@ -125,6 +141,14 @@ DriverMemory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
 ExecutorMemory = Annotated[str | None, typer.Option(help="Memory of each executor on a Spark cluster.")]
 ExecutorCores = Annotated[int | None, typer.Option(min=1, help="Cores of each executor on a Spark cluster.")]
 Conf = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting of Spark. Repeatable.")]
+DecodeFormat = Annotated[str, typer.Option(help="raw, json or avro: how to decode values into the column data.")]
+Schema = Annotated[
+    str | None, typer.Option(help="With json: 'id long, name string'. With avro: a schema file (.avsc).")
+]
+MaxValueBytes = Annotated[int | None, typer.Option(min=0, help="Larger values are dead letters and are not decoded.")]
+Registry = Annotated[
+    str | None, typer.Option(help="URL of a schema registry such as Confluent's, for avro. --schema is optional then.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -162,14 +186,10 @@ def ingest(
     partition_by: Annotated[
         str, typer.Option(help="date, or date,hour: directories by the records' timestamps.")
     ] = "none",
-    decode: Annotated[str, typer.Option(help="raw, json or avro: how to decode values into the column data.")] = "raw",
-    schema: Annotated[
-        str | None,
-        typer.Option(help="With json: 'id long, name string'. With avro: a schema file (.avsc)."),
-    ] = None,
-    max_value_bytes: Annotated[
-        int | None, typer.Option(min=0, help="Larger values are dead letters and are not decoded.")
-    ] = None,
+    decode: DecodeFormat = "raw",
+    schema: Schema = None,
+    registry: Registry = None,
+    max_value_bytes: MaxValueBytes = None,
     progress: Annotated[
         float | None,
         typer.Option(min=0.1, help="Seconds between lines about each topic's lag and speed, on standard error."),
@@ -219,16 +239,12 @@ def ingest(
         accept_version=accept_version,
         group=group,
         max_dead_letters=max_dead_letters,
-        decode=_parse_decode(decode, schema, max_value_bytes),
+        decode=_parse_decode(decode, schema, max_value_bytes, registry),
         progress_seconds=progress,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     reports = _run(lambda: run_ingest(options))
-    if as_json:
-        print(json.dumps({"topics": [report.fields() for report in reports]}))
-    else:
-        for report in reports:
-            print(report.line())
+    _print(reports, as_json=as_json)
     failed = [report for report in reports if report.failure]
     for report in failed:
         print(f"klamm: {' '.join(str(report.failure).split())}", file=sys.stderr)
@@ -256,11 +272,7 @@ def status(
     from klamm.pipelines.status import lake_status
 
     found = _run(lambda: lake_status(directory, names, servers, SparkOptions(master, conf=settings)))
-    if as_json:
-        print(json.dumps({"topics": [entry.fields() for entry in found]}))
-    else:
-        for entry in found:
-            print(entry.line())
+    _print(found, as_json=as_json)
 
 
 @lake_app.command()
@@ -331,6 +343,41 @@ def forget(
 
 
 @lake_app.command()
+def backfill(
+    lake: Lake,
+    topics: Topics,
+    bootstrap_server: Servers,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", help="First offset, or a time (2026-11-17T08:00, UTC). Default: the log start."),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", help="Offset or time before which it ends. Default: where the table ends.")
+    ] = None,
+    decode: DecodeFormat = "raw",
+    schema: Schema = None,
+    registry: Registry = None,
+    max_value_bytes: MaxValueBytes = None,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "1g",
+    executor_memory: ExecutorMemory = None,
+    executor_cores: ExecutorCores = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a range of topics again, and add the rows that their tables lack. Forgotten rows stay away."""
+    names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
+    servers, decoding = _parse_bootstrap(bootstrap_server), _parse_decode(decode, schema, max_value_bytes, registry)
+    bounds = _parse_bound(first, "--from"), _parse_bound(last, "--to")
+
+    from klamm.pipelines.backfill import backfill_topics
+    from klamm.pipelines.spark_session import SparkOptions
+
+    options = SparkOptions(master, driver_memory, executor_memory, executor_cores, settings)
+    _print(_run(lambda: backfill_topics(directory, names, servers, options, decoding, *bounds)), as_json=as_json)
+
+
+@lake_app.command()
 def compact(
     lake: Lake, topics: Topics, master: Master = "local[*]", conf: Conf = None, as_json: AsJson = False
 ) -> None:
@@ -356,7 +403,11 @@ def _maintain(
         with maintained(directory, names, SparkOptions(master, conf=settings)) as tables:
             return [work(table) for table in tables]
 
-    reports = _run(job)
+    _print(_run(job), as_json=as_json)
+
+
+def _print(reports: Iterable[Any], *, as_json: bool) -> None:
+    """Each report has `fields` and `line`."""
     if as_json:
         print(json.dumps({"topics": [report.fields() for report in reports]}))
     else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from klamm.pipelines.anchors import NotTheSameLog
 from klamm.pipelines.delta_log import TableCommit
@@ -57,12 +57,14 @@ class CommitAudit:
     ranges: Mapping[LogKey, Sequence[OffsetRange]]
     findings: Sequence[Finding]
     forgotten: Mapping[LogKey, Sequence[OffsetRange]] = field(default_factory=dict)
+    backfilled: Mapping[LogKey, Sequence[OffsetRange]] = field(default_factory=dict)
 
 
 def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
     """`commits`: all commits in the table's log, oldest first."""
     ranges: dict[LogKey, list[OffsetRange]] = {}
     forgotten: dict[LogKey, list[OffsetRange]] = {}
+    backfilled: dict[LogKey, list[OffsetRange]] = {}
     findings: list[Finding] = []
     previous: LakeCommit | None = None
     first = True
@@ -78,6 +80,8 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
         if maintenance is not None:
             for key, erased in maintenance.forgotten.items():
                 forgotten.setdefault(key, []).extend(erased)
+            for key, added in maintenance.backfilled.items():
+                backfilled.setdefault(key, []).extend(added)
             continue
         if lake is None:
             findings.extend(_foreign(commit))
@@ -85,7 +89,7 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
         findings.extend(_order(commit.version, lake, previous, topic))
         previous = lake
         findings.extend(_batch(commit, lake, ranges))
-    return CommitAudit(ranges, findings, forgotten)
+    return CommitAudit(ranges, findings, forgotten, backfilled)
 
 
 def _foreign(commit: TableCommit) -> Iterable[Finding]:
@@ -163,25 +167,46 @@ def subtract(whole: OffsetRange, parts: Iterable[OffsetRange]) -> list[OffsetRan
     return left
 
 
-def find_missing(
-    ranges: Mapping[LogKey, Sequence[OffsetRange]],
-    present: Mapping[LogKey, Sequence[OffsetRange]],
-    forgotten: Mapping[LogKey, Sequence[OffsetRange]] | None = None,
-) -> dict[LogKey, list[OffsetRange]]:
-    """Offsets in the ranges of commits that the table does not have: markers, aborted, compacted or lost."""
+Ranges: TypeAlias = Mapping[LogKey, Sequence[OffsetRange]]
+
+
+def joined(*parts: Ranges) -> Ranges:
+    """The ranges of all parts, log by log."""
+    return {
+        key: [r for part in parts for r in part.get(key, ())] for key in sorted({k for part in parts for k in part})
+    }
+
+
+def find_missing(promised: CommitAudit, present: Ranges) -> dict[LogKey, list[OffsetRange]]:
+    """Offsets that commits promise and the table does not have: markers, aborted, compacted or lost."""
     missing: dict[LogKey, list[OffsetRange]] = {}
-    for key, known in sorted(ranges.items()):
-        if known:
-            whole = OffsetRange(min(r.start for r in known), max(r.end for r in known))
-            gaps = subtract(whole, (*present.get(key, ()), *(forgotten or {}).get(key, ())))
-            if gaps:
-                missing[key] = gaps
+    for key, known in joined(promised.ranges, promised.backfilled).items():
+        batches = promised.ranges.get(key)
+        if batches:  # they join, else there is a finding; a backfill may lie apart
+            known = [*known, OffsetRange(min(r.start for r in batches), max(r.end for r in batches))]
+        there = (*present.get(key, ()), *promised.forgotten.get(key, ()))
+        gaps = [gap for whole in merged(known) for gap in subtract(whole, there)]
+        if gaps:
+            missing[key] = gaps
     return missing
 
 
-def find_outside(
-    ranges: Mapping[LogKey, Sequence[OffsetRange]], present: Mapping[LogKey, Sequence[OffsetRange]]
-) -> list[Finding]:
+def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """In order, those that touch or overlap as one.
+
+    >>> merged([OffsetRange(5, 9), OffsetRange(0, 5), OffsetRange(20, 21)])
+    [OffsetRange(start=0, end=9), OffsetRange(start=20, end=21)]
+    """
+    found: list[OffsetRange] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1].end:
+            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, end))
+        else:
+            found.append(OffsetRange(start, end))
+    return found
+
+
+def find_outside(ranges: Ranges, present: Ranges) -> list[Finding]:
     """Rows that no commit's range covers."""
     return [
         Finding("outside", "rows that no range of a commit covers", key.partition, *left, key.incarnation)

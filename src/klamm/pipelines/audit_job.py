@@ -1,28 +1,26 @@
 """Runs the audit: reads commits from `_delta_log` and rows with Spark, and asks Kafka whether it is still the same log,
 what its records say, and why offsets are missing.
 
-The table is read at the version of the newest commit that was read, so an ingest may run at the same time. Spark
-reduces the rows to runs of neighbouring offsets: the result grows with the number of gaps, not of rows.
+The table is read at the version of the newest commit that was read, so an ingest may run at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.anchors import compare_log, record_crc
 from klamm.pipelines.audit import (
     AuditReport,
     Finding,
-    RepeatedOffset,
     check_commits,
     find_duplicates,
     find_edited,
     find_missing,
     find_other_log,
     find_outside,
+    joined,
     judge,
 )
 from klamm.pipelines.columns import timestamp_error
@@ -34,27 +32,13 @@ from klamm.pipelines.lake_state import FIRST_INCARNATION, LakeError, OffsetRange
 from klamm.pipelines.maintenance import LogKey
 from klamm.pipelines.offset_kinds import OffsetKind
 from klamm.pipelines.spark_session import SparkOptions, one_line, spark_errors, spark_session
+from klamm.pipelines.table_offsets import KEY, TableOffsets, offsets_of, with_incarnation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAMPLES = 5
 """Rows of each partition whose contents are compared with the log."""
-_KEY = "incarnation, `partition`"
-_COUNTED = f"SELECT {_KEY}, `offset`, count(*) AS n FROM audited GROUP BY {_KEY}, `offset`"
-_REPEATED = f"SELECT {_KEY}, `offset`, n FROM ({_COUNTED}) WHERE n > 1"
-_RUNS = f"""
-SELECT {_KEY}, min(`offset`) AS start, max(`offset`) + 1 AS end, sum(n) AS row_count FROM (
-  SELECT {_KEY}, `offset`, n, `offset` - row_number() OVER (PARTITION BY {_KEY} ORDER BY `offset`) AS island
-  FROM ({_COUNTED})
-) GROUP BY {_KEY}, island"""
-
-
-@dataclass(frozen=True, slots=True)
-class TableOffsets:
-    present: Mapping[LogKey, Sequence[OffsetRange]]
-    repeated: Sequence[RepeatedOffset]
-    rows: int
 
 
 def audit_topics(lake: str, topics: Sequence[str], bootstrap_server: str, options: SparkOptions) -> list[AuditReport]:
@@ -91,11 +75,11 @@ def audit_table(spark: SparkSession, table: LakeDirectory, topic: str, kafka: Ka
         findings=[
             *promised.findings,
             *find_duplicates(offsets.repeated),
-            *find_outside(promised.ranges, offsets.present),
+            *find_outside(joined(promised.ranges, promised.backfilled), offsets.present),
         ],
     )
     other = _compare_log(log, topic, kafka, report)
-    for key, gaps in find_missing(promised.ranges, offsets.present, promised.forgotten).items():
+    for key, gaps in find_missing(promised, offsets.present).items():
         if key.incarnation < newest or key.partition in other:
             report.findings += [
                 Finding("gap", "the log that was ingested is gone, so it cannot explain them", key[1], *gap, key[0])
@@ -157,7 +141,7 @@ def _row_checksums(spark: SparkSession, samples: Mapping[LogKey, Sequence[int]])
     )
     if not picked:
         return {}
-    columns = f"{_KEY}, `offset`, unix_millis(timestamp) AS ms, key, value"
+    columns = f"{KEY}, `offset`, unix_millis(timestamp) AS ms, key, value"
     try:
         rows = spark.sql(f"SELECT {columns} FROM audited WHERE timestamp IS NOT NULL AND ({picked})").collect()
     except spark_errors() as e:
@@ -193,20 +177,8 @@ def _log_checksums(
 
 def _read_offsets(spark: SparkSession, table: LakeDirectory, version: int) -> TableOffsets:
     try:
-        rows = spark.read.format("delta").option("versionAsOf", version).load(table.uri)
-        if "incarnation" not in rows.columns:
-            rows = rows.selectExpr("*", "CAST(NULL AS INT) AS incarnation")
-        rows.na.fill(FIRST_INCARNATION, ["incarnation"]).createOrReplaceTempView("audited")
-        runs = spark.sql(_RUNS).collect()
-        repeated = spark.sql(_REPEATED).collect()
+        rows = with_incarnation(spark.read.format("delta").option("versionAsOf", version).load(table.uri))
+        rows.createOrReplaceTempView("audited")
+        return offsets_of(spark, rows)
     except spark_errors() as e:
         raise LakeError(f"cannot read the table {table}: {one_line(e)}") from e
-    present: dict[LogKey, list[OffsetRange]] = {}
-    for row in sorted(runs, key=lambda row: (row["incarnation"], row["partition"], row["start"])):
-        key = LogKey(row["incarnation"], row["partition"])
-        present.setdefault(key, []).append(OffsetRange(row["start"], row["end"]))
-    return TableOffsets(
-        present,
-        [RepeatedOffset(row["partition"], row["offset"], row["n"], row["incarnation"]) for row in repeated],
-        sum(row["row_count"] for row in runs),
-    )

@@ -6,11 +6,11 @@ partition are read in Python, the rest by Spark as before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from klamm.pipelines.columns import FROM_SOURCE, TIMESTAMP_MS_MAX, TopicRow, rows_of
+from klamm.pipelines.columns import TIMESTAMP_MS_MAX, TopicRow, rows_of
+from klamm.pipelines.kafka_source import read_ranges
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_state import LakeError, OffsetRange
 from klamm.wire.records import iter_records
@@ -50,7 +50,7 @@ def rows_around(
     by_python = [row for p, span in sorted(bad.items()) for row in _read(kafka, topic, p, span)]
     rows = rows_of(spark, topic, by_python)
     for part in good_parts(ranges, bad):
-        rows = rows.unionByName(_by_spark(spark, source, topic, part))
+        rows = rows.unionByName(read_ranges(spark, source, topic, part))
     return rows
 
 
@@ -60,18 +60,6 @@ def good_parts(ranges: Mapping[int, OffsetRange], bad: Mapping[int, OffsetRange]
     after = {p: OffsetRange(span.end, ranges[p].end) for p, span in bad.items()}
     parts = [{p: r for p, r in part.items() if r.end > r.start} for part in (before, after)]
     return [part for part in parts if part]
-
-
-def _by_spark(spark: SparkSession, source: Mapping[str, str], topic: str, part: Mapping[int, OffsetRange]) -> DataFrame:
-    return (
-        spark.read.format("kafka")
-        .options(**source)
-        .option("assign", json.dumps({topic: sorted(part)}))
-        .option("startingOffsets", json.dumps({topic: {str(p): r.start for p, r in part.items()}}))
-        .option("endingOffsets", json.dumps({topic: {str(p): r.end for p, r in part.items()}}))
-        .load()
-        .selectExpr(*FROM_SOURCE)
-    )
 
 
 def _read(kafka: KafkaTopics, topic: str, partition: int, span: OffsetRange) -> list[TopicRow]:

@@ -53,6 +53,12 @@ class PartitionBy(StrEnum):
         return {name: found[name] for name in self.value.split(",") if name in found}
 
 
+def shaped(rows: DataFrame, incarnation: int, partition_by: PartitionBy) -> DataFrame:
+    """Rows of the source with the columns that the table adds to them."""
+    placed = (f"{sql} AS `{name}`" for name, (_, sql) in partition_by.columns.items())
+    return rows.selectExpr("*", f"CAST({incarnation} AS INT) AS incarnation", *placed)
+
+
 def table_schema(columns: Sequence[tuple[str, str]]) -> str:
     """As CREATE TABLE takes it.
 

@@ -4,16 +4,19 @@ On a local file system Delta looks whether a version is free and then renames it
 between the two replaces the commit of its successor when it wakes up. So a second writer must not start while the first
 one's JVM lives. The JVM must hold the lock, not Python: it can still commit when Python is gone. The kernel frees the
 lock when that process ends, however it ends.
+
+Maintenance commits beside a running ingest, so a second lock is held around each commit, by both. On other stores the
+store itself keeps commits apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from klamm.pipelines.lake_directory import WORK, LocalDirectory
+from klamm.pipelines.lake_directory import WORK, LakeDirectory, LocalDirectory
 from klamm.pipelines.lake_state import LakeError, LakeRefusal
 from klamm.pipelines.spark_session import one_line, spark_errors
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_SECONDS = 0.5
+_COMMIT_LOOK_SECONDS = 0.05
+_COMMIT_SECONDS_MAX = 300
+"""The longest commit to wait for: that of a compaction."""
 
 
 @contextmanager
@@ -47,6 +53,29 @@ def driver_lock(spark: SparkSession, lake: LocalDirectory, topics: Sequence[str]
         _release(held)
         raise
     _release(held)
+
+
+def commit_lock(spark: SparkSession, lake: LakeDirectory, topic: str) -> AbstractContextManager[None]:
+    """Waits until no other driver commits to the table of this topic. Raises LakeError after a long wait."""
+    return _commit_lock(spark, lake, topic) if isinstance(lake, LocalDirectory) else nullcontext()
+
+
+@contextmanager
+def _commit_lock(spark: SparkSession, lake: LocalDirectory, topic: str) -> Iterator[None]:
+    directory = lake.child(WORK, "locks")
+    directory.make()
+    path = directory.child(f"{topic}.commit").uri
+    deadline = time.monotonic() + _COMMIT_SECONDS_MAX
+    while (channel := _try_lock(spark, path)) is None:
+        if time.monotonic() > deadline:
+            raise LakeError(f"another program of klamm has been committing to {lake.child(topic)} for minutes: end it")
+        time.sleep(_COMMIT_LOOK_SECONDS)
+    try:
+        yield
+    except Exception:
+        _release([channel])
+        raise
+    _release([channel])  # not after a signal, as above
 
 
 def _release(held: Sequence[Any]) -> None:

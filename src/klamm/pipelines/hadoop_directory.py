@@ -48,6 +48,16 @@ class HadoopDirectory:
         except spark_errors() as e:
             raise OSError(one_line(e)) from e
 
+    def write_text(self, text: str) -> None:
+        def replaced() -> None:
+            stream = self._file_system().create(self._path, True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+
+        self._call(replaced)
+
     def make(self) -> None:
         self._call(lambda: self._file_system().mkdirs(self._path))
 

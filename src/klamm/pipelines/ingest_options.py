@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from klamm.pipelines.columns import PartitionBy
 from klamm.pipelines.decode import Decode
+from klamm.pipelines.drift import Drift
 from klamm.pipelines.spark_session import SparkOptions
 
 
@@ -61,6 +62,8 @@ class TopicReport:
     batches: int = 0
     offsets: int = 0
     dead_letters: int = 0
+    drift: Drift = field(default_factory=Drift)
+    """How JSON values differed from their schema."""
     waiting: int = 0
     """Offsets behind an open transaction when the ingest ended."""
     ends: Mapping[int, int] = field(default_factory=dict)
@@ -80,6 +83,8 @@ class TopicReport:
             parts.append(f"incarnation {self.incarnation}")
         if self.dead_letters:
             parts.append(f"{self.dead_letters} dead letters")
+        if self.drift:
+            parts.append(self.drift.line())
         if self.waiting:
             parts.append(f"{self.waiting} offsets wait behind an open transaction")
         if self.failure:

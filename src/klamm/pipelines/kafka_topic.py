@@ -82,6 +82,16 @@ class KafkaTopics:
         """Log start and last stable offset: what a read_committed consumer can reach."""
         return self.log_bounds(topic, reader.READ_COMMITTED)
 
+    def offsets_at_time(self, topic: str, timestamp: int) -> dict[int, int]:
+        """The first offset of each partition at or after a time in milliseconds; the log end if there is none."""
+        ends = self.log_bounds(topic)
+        partitions = [TopicPartition(topic, partition) for partition in ends]
+        try:
+            found = self._run(reader.offsets_at(self._client.cluster, partitions, timestamp))
+        except (KafkaError, ClientError) as e:
+            raise LakeError(f"topic {topic}: cannot read its offsets from {self._bootstrap_server}: {e}") from e
+        return {p.partition: offset if (offset := found[p]) >= 0 else ends[p.partition].end for p in partitions}
+
     def topic_names(self) -> list[str]:
         try:
             return self._run(self._client.admin.topic_names())

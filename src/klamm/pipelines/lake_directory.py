@@ -37,6 +37,10 @@ class LakeDirectory(Protocol):
         """Raises OSError."""
         ...
 
+    def write_text(self, text: str) -> None:
+        """Replaces what is there. Raises LakeError."""
+        ...
+
     def make(self) -> None:
         """With its parents. Raises LakeError."""
         ...
@@ -73,6 +77,12 @@ class LocalDirectory:
 
     def read_text(self) -> str:
         return self.path.read_text(encoding="utf-8")
+
+    def write_text(self, text: str) -> None:
+        try:
+            self.path.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise LakeError(f"cannot write to the lake {self.path}: {e.strerror}") from e
 
     def make(self) -> None:
         try:

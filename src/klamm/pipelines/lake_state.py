@@ -54,6 +54,14 @@ def app_id(name: str, topic: str) -> str:
     return f"{APP_PREFIX}{name}:{topic}"
 
 
+def ingest_name(app: str, topic: str) -> str:
+    """
+    >>> ingest_name("klamm:main:orders", "orders")
+    'main'
+    """
+    return app.removeprefix(APP_PREFIX).removesuffix(f":{topic}")
+
+
 def txn_version(epoch: int, seq: int) -> int:
     """Delta's transaction version: all versions of an epoch are above those of earlier epochs."""
     return (epoch << 32) + seq

@@ -14,10 +14,11 @@ from itertools import islice
 from typing import Final
 
 from klamm.pipelines.delta_log import DeltaLog, TableCommit
+from klamm.pipelines.drift import Drift, read_drift
 from klamm.pipelines.kafka_topic import KafkaTopics
-from klamm.pipelines.lake_directory import LakeDirectory
+from klamm.pipelines.lake_directory import WORK, LakeDirectory
 from klamm.pipelines.lake_location import for_lake, local_lake, open_lake
-from klamm.pipelines.lake_state import LakeError
+from klamm.pipelines.lake_state import LakeError, ingest_name
 from klamm.pipelines.spark_session import SparkOptions, spark_session
 
 _COMMITS_FOR_RATE: Final = 20
@@ -37,6 +38,8 @@ class TopicStatus:
     waiting_seconds: float | None
     """Age of the oldest of them."""
     dead_letters: int
+    drift: Drift
+    """How JSON values differed from their schema, over all runs."""
     epoch: int
     incarnation: int
     writer: str
@@ -59,6 +62,8 @@ class TopicStatus:
             parts.append(f"{self.waiting} wait behind an open transaction{age}")
         if self.dead_letters:
             parts.append(f"{self.dead_letters} dead letters")
+        if self.drift:
+            parts.append(self.drift.line())
         return ", ".join(parts)
 
 
@@ -84,7 +89,8 @@ def rate_of(newest_first: Sequence[TableCommit]) -> float | None:
     return 1000 * offsets / (timed[0][0] - timed[-1][0])
 
 
-def topic_status(table: LakeDirectory, topic: str, kafka: KafkaTopics, now_ms: float) -> TopicStatus:
+def topic_status(lake: LakeDirectory, topic: str, kafka: KafkaTopics, now_ms: float) -> TopicStatus:
+    table = lake.child(topic)
     log = DeltaLog(table)
     state = log.state()
     if state is None:
@@ -104,6 +110,7 @@ def topic_status(table: LakeDirectory, topic: str, kafka: KafkaTopics, now_ms: f
         waiting=sum(ends[p].end - end for p, end in held.items()),
         waiting_seconds=(now_ms - min(times.values())) / 1000 if times else None,
         dead_letters=state.dead_letters,
+        drift=read_drift(lake.child(WORK, ingest_name(state.app, topic), topic)),
         epoch=state.epoch,
         incarnation=state.incarnation,
         writer=state.writer,
@@ -119,7 +126,7 @@ def lake_status(lake: str, topics: Sequence[str], bootstrap_server: str, options
                 stack.enter_context(spark_session(for_lake(lake, options), "klamm lake status")), lake
             )
         now_ms = time.time() * 1000
-        return [topic_status(directory.child(topic), topic, kafka, now_ms) for topic in topics]
+        return [topic_status(directory, topic, kafka, now_ms) for topic in topics]
 
 
 @contextmanager
@@ -140,7 +147,7 @@ def progress(
             try:
                 with KafkaTopics(bootstrap_server) as kafka:
                     for topic in topics:
-                        say(topic_status(lake.child(topic), topic, kafka, time.time() * 1000).line())
+                        say(topic_status(lake, topic, kafka, time.time() * 1000).line())
             except LakeError as e:
                 say(str(e))
 

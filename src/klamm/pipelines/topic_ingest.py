@@ -20,16 +20,19 @@ import os
 import socket
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from klamm.pipelines.anchors import UNKNOWN, NotTheSameLog, compare_log, record_crc
-from klamm.pipelines.bad_records import find_bad, rows_around
 from klamm.pipelines.batch_ranges import planned_ranges
-from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, PartitionBy, table_schema
-from klamm.pipelines.decode import data_type, decoded
+from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, PartitionBy, shaped, table_schema
+from klamm.pipelines.decode import DataType, Decode, Format, data_type, decoded
 from klamm.pipelines.delta_log import DeltaLog
+from klamm.pipelines.drift import Drift, DriftMeter, read_drift, write_drift
+from klamm.pipelines.driver_lock import commit_lock
 from klamm.pipelines.ingest_options import IngestOptions, OnNewLog, TopicReport
+from klamm.pipelines.kafka_source import source_options
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_directory import WORK, LakeDirectory
 from klamm.pipelines.lake_state import (
@@ -49,7 +52,9 @@ from klamm.pipelines.lake_state import (
     txn_version,
 )
 from klamm.pipelines.quick_audit import quick_audit
+from klamm.pipelines.registry import with_registered
 from klamm.pipelines.spark_session import one_line, spark_errors
+from klamm.pipelines.write_attempts import WriteFailed, read_around_bad, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,12 +135,15 @@ class TopicIngest:
         self._kafka = kafka
         self._app = app_id(options.name, topic)
         self._writer = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._lake = lake
         self._table = lake.child(topic)
         self._log = DeltaLog(self._table)
         self._checkpoints = lake.child(WORK, options.name, topic)
         self._epoch = 0
         self._incarnation = FIRST_INCARNATION
         self._adopted: dict[int, Anchor] = {}
+        self._decode = options.decode
+        self._data: DataType | None = None
         self.report = TopicReport(topic)
         self.failure: LakeError | None = None
 
@@ -148,6 +156,9 @@ class TopicIngest:
             raise LakeRefusal(f"{self._table} belongs to the ingest {state.app}, but this one is {self._app}")
         self._check_foreign()
         self._check_newest_commits()
+        if self._data is None:
+            self._decode = with_registered(self._decode, self._topic)
+            self._data = data_type(self._spark, self._decode)
         if self._log.exists():
             metadata = self._metadata()
             check_retention(self._table.uri, metadata.properties)
@@ -222,16 +233,16 @@ class TopicIngest:
         """Step b."""
         before = self._log.state()
         try:
-            data = data_type(self._spark, self._options.decode)
             places = {name: kind for name, (kind, _) in self._options.partition_by.columns.items()}
-            columns = (*COLUMNS, *places.items(), *([("data", data)] if data else []))
+            columns = (*COLUMNS, *places.items(), *([("data", self._data.type)] if self._data else []))
             partitioned = f"PARTITIONED BY ({', '.join(places)}) " if places else ""
             if not self._log.exists():
                 quoted = self._table.uri.replace("`", "``")
-                self._spark.sql(
-                    f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({table_schema(columns)}) USING DELTA {partitioned}"
-                    f"TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
-                )
+                with commit_lock(self._spark, self._lake, self._topic):
+                    self._spark.sql(
+                        f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({table_schema(columns)}) USING DELTA "
+                        f"{partitioned}TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
+                    )
             self._epoch = before.epoch + 1 if before else 1
             same = before is not None and before.incarnation == self._incarnation
             floor = self._with_adopted_anchors(before) if before is not None and same else None
@@ -263,7 +274,7 @@ class TopicIngest:
         )
         source = (
             self._spark.readStream.format("kafka")
-            .options(**self._source())
+            .options(**source_options(self._options.bootstrap_server))
             .option("subscribe", self._topic)
             .option("startingOffsets", starting_offsets(self._topic, state.ends, sorted(bounds)))
             .option("maxOffsetsPerTrigger", limit)
@@ -276,18 +287,6 @@ class TopicIngest:
         else:
             writer = writer.trigger(processingTime=f"{self._options.interval_seconds} seconds")
         return writer.foreachBatch(self._on_batch).start()
-
-    def _source(self) -> dict[str, str]:
-        return {
-            "kafka.bootstrap.servers": self._options.bootstrap_server,
-            "kafka.isolation.level": "read_committed",
-            "kafka.max.poll.records": "10000",
-            "kafka.max.partition.fetch.bytes": str(8 << 20),
-            "kafka.fetch.max.bytes": str(64 << 20),
-            "kafka.receive.buffer.bytes": str(1 << 20),
-            "failOnDataLoss": "true",
-            "includeHeaders": "true",
-        }
 
     # --- a batch
 
@@ -339,14 +338,7 @@ class TopicIngest:
     def _commit(self, rows: DataFrame, commit: LakeCommit) -> None:
         """Steps g to i."""
         self._options.at_point("before-write")
-        try:
-            self._append(self._shaped(rows), commit)
-        except WriteFailed as failure:
-            bad = find_bad(self._kafka, self._topic, commit.ranges)
-            if not bad:
-                raise LakeError(str(failure)) from failure
-            around = rows_around(self._spark, self._kafka, self._source(), self._topic, commit.ranges, bad)
-            self._append(self._shaped(around), commit)
+        meter = self._write(rows, commit)
         self._options.at_point("after-commit")
         after = self._log.state()
         if after is None or (after.writer, after.seq) != (self._writer, commit.seq):
@@ -359,6 +351,8 @@ class TopicIngest:
         self.report.ends = commit.ends
         dead = after.dead_letters - commit.dead_letters
         self.report.dead_letters += dead
+        if meter is not None:
+            self._report_drift(meter.drift())
         if self.report.batches == 1:
             self._remove_older_checkpoints()
         self._commit_group(commit)
@@ -369,10 +363,34 @@ class TopicIngest:
                 "they are in the table, with the reason in the column error"
             )
 
-    def _shaped(self, rows: DataFrame) -> DataFrame:
-        placed = (f"{sql} AS `{name}`" for name, (_, sql) in self._options.partition_by.columns.items())
-        numbered = rows.selectExpr("*", f"CAST({self._incarnation} AS INT) AS incarnation", *placed)
-        return decoded(numbered, self._options.decode)
+    def _write(self, rows: DataFrame, commit: LakeCommit) -> DriftMeter | None:
+        """Step g."""
+        meter: DriftMeter | None = None
+
+        def write(rows: DataFrame, decode: Decode) -> None:
+            nonlocal meter
+            ready = decoded(shaped(rows, self._incarnation, self._options.partition_by), decode)
+            if decode.format is Format.JSON and self._data is not None:
+                meter = DriftMeter(self._data.fields, f"drift of {self._topic}, epoch {commit.epoch}, {commit.seq}")
+                ready = meter.measured(ready)
+            self._append(ready, commit)
+
+        self._decode = write_rows(
+            rows,
+            self._decode,
+            write,
+            lambda: read_around_bad(
+                self._spark, self._kafka, self._options.bootstrap_server, self._topic, commit.ranges
+            ),
+        )
+        return meter
+
+    def _report_drift(self, drift: Drift) -> None:
+        """A display like the group: what cannot be written is in the report of this run."""
+        if drift:
+            self.report.drift += drift
+            with suppress(LakeError):
+                write_drift(self._checkpoints, read_drift(self._checkpoints) + drift)
 
     def _commit_group(self, commit: LakeCommit) -> None:
         """Step i. The group is a display, so a failure is told and forgotten."""
@@ -386,16 +404,17 @@ class TopicIngest:
         self._options.at_point("after-group-commit")
 
     def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
+        writer = (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", commit.app)
+            .option("txnVersion", txn_version(commit.epoch, commit.seq))
+            .option("userMetadata", commit.to_json())
+            .option("mergeSchema", str(commit.is_claim).lower())  # a table of an earlier klamm lacks columns
+        )
         try:
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .option("txnAppId", commit.app)
-                .option("txnVersion", txn_version(commit.epoch, commit.seq))
-                .option("userMetadata", commit.to_json())
-                .option("mergeSchema", str(commit.is_claim).lower())  # a table of an earlier klamm lacks columns
-                .save(self._table.uri)
-            )
+            with commit_lock(self._spark, self._lake, self._topic):
+                writer.save(self._table.uri)
         except spark_errors() as e:
             if "io.delta.exceptions.Concurrent" in str(e) or "DELTA_CONCURRENT" in str(e):
                 raise LakeRefusal(f"{self._table}: another ingest wrote at the same time") from e
@@ -405,10 +424,6 @@ class TopicIngest:
         for name in self._checkpoints.names():
             if name.isdigit() and int(name) < self._epoch:
                 self._checkpoints.child(name).remove()
-
-
-class WriteFailed(LakeError):
-    """Spark could not write the rows, maybe because of one of them."""
 
 
 def _expression(text: str) -> Any:

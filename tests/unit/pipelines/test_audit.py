@@ -9,6 +9,7 @@ import pytest
 
 from klamm.pipelines.anchors import LogChange, NotTheSameLog
 from klamm.pipelines.audit import (
+    CommitAudit,
     Explained,
     Finding,
     RepeatedOffset,
@@ -93,8 +94,8 @@ RANGES = {P0: [OffsetRange(10, 15), OffsetRange(15, 20)], P1: [OffsetRange(0, 3)
 
 def test_a_planted_gap_is_missing() -> None:
     present = {P0: [OffsetRange(10, 12), OffsetRange(13, 19)]}
-    assert find_missing(RANGES, present) == {P0: [(12, 13), (19, 20)], P1: [(0, 3)]}
-    assert find_missing(RANGES, {P0: [OffsetRange(10, 20)], P1: [OffsetRange(0, 3)]}) == {}
+    assert find_missing(CommitAudit(RANGES, []), present) == {P0: [(12, 13), (19, 20)], P1: [(0, 3)]}
+    assert find_missing(CommitAudit(RANGES, []), {P0: [OffsetRange(10, 20)], P1: [OffsetRange(0, 3)]}) == {}
 
 
 def test_rows_outside_the_ranges_are_found() -> None:
@@ -210,7 +211,7 @@ def test_hole_11_forgotten_offsets_are_known() -> None:
     audited = check_commits(commits, "orders")
     assert audited.findings == []
     present = {P0: [OffsetRange(0, 2), OffsetRange(3, 5)]}
-    assert find_missing(audited.ranges, present, audited.forgotten) == {}
+    assert find_missing(audited, present) == {}
 
 
 def test_an_edited_row_is_found() -> None:

@@ -33,6 +33,7 @@ INGEST = {"--bootstrap-server": "127.0.0.1:9092", "--topics": "orders", "--lake"
         ("--decode", "xml", "raw, json or avro"),
         ("--decode", "json", "needs a --schema"),
         ("--schema", "id long", "takes no --schema"),
+        ("--registry", "http://registry:8081", "with --decode avro"),
         ("--trigger", "soon", "available-now"),
         ("--trigger", "0s", "available-now"),
         ("--bootstrap-server", "broker", "not HOST:PORT"),
@@ -47,6 +48,14 @@ def test_wrong_usage_ends_with_2(option: str, value: str, says: str) -> None:
     result = CliRunner().invoke(lake_app, ["ingest", *(word for pair in options.items() for word in pair)])
     assert result.exit_code == 2
     assert says in re.sub(r"[\s│]+", " ", result.stderr)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--from", "-1"), ("--from", "soon"), ("--to", "2026-99-01")])
+def test_a_backfill_takes_offsets_and_times(option: str, value: str) -> None:
+    options = {**INGEST, option: value}
+    result = CliRunner().invoke(lake_app, ["backfill", *(word for pair in options.items() for word in pair)])
+    assert result.exit_code == 2
+    assert "use an offset, or a time" in re.sub(r"[\s│]+", " ", result.stderr)
 
 
 def test_an_audit_of_no_table_says_so_in_one_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.pipelines.test_delta_log import info, write_commit
 
-from klamm.pipelines import ingest
+from klamm.pipelines import audit_job, ingest
 from klamm.pipelines.anchors import LogFacts
 from klamm.pipelines.delta_log import AddedFile, TableCommit
 from klamm.pipelines.idle import idle_report
@@ -18,9 +18,11 @@ from klamm.pipelines.ingest_options import IngestOptions
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_directory import LocalDirectory
 from klamm.pipelines.lake_state import Anchor, IngestState, LakeCommit, OffsetRange
+from klamm.pipelines.maintenance import LogKey
 from klamm.pipelines.offset_kinds import LogBounds
 from klamm.pipelines.quick_audit import quick_audit
 from klamm.pipelines.status import rate_of, topic_status
+from klamm.pipelines.table_offsets import TableOffsets
 
 APP = "klamm:main:orders"
 ANCHOR = Anchor(9, 0, 77, 78)
@@ -139,6 +141,28 @@ def test_the_rate_counts_the_offsets_since_the_oldest_commit() -> None:
 
 def test_the_status_tells_lag_open_transaction_and_dead_letters(tmp_path: Path) -> None:
     lake = table(tmp_path, 4, dead_letters=2)
-    status = topic_status(lake.child("orders"), "orders", cast(KafkaTopics, StubKafka(stable=7)), now_ms=9000)
+    status = topic_status(lake, "orders", cast(KafkaTopics, StubKafka(stable=7)), now_ms=9000)
     assert (status.lag, status.waiting, status.waiting_seconds, status.dead_letters) == (3, 3, 5.0, 2)
     assert status.line() == "orders: lag 3, 3 wait behind an open transaction for 5 s, 2 dead letters"
+
+
+def test_hole_9_a_run_tells_what_an_open_transaction_holds_back() -> None:
+    assert ingest.waiting_offsets(cast(KafkaTopics, StubKafka(stable=7)), "orders") == 3
+    assert ingest.waiting_offsets(cast(KafkaTopics, StubKafka()), "orders") == 0
+
+
+def test_hole_3_the_audit_asks_kafka_although_the_table_has_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = table(tmp_path).child("orders")
+    complete = TableOffsets({LogKey(1, 0): [OffsetRange(0, 10)]}, [], 10)
+    monkeypatch.setattr(audit_job, "_read_offsets", lambda *_: complete)
+    for name in ("_row_checksums", "_log_checksums"):
+        monkeypatch.setattr(audit_job, name, lambda *_: {})
+
+    def kinds(kafka: StubKafka) -> list[str]:
+        report = audit_job.audit_table(cast(Any, None), lake, "orders", cast(KafkaTopics, kafka))
+        return [finding.kind for finding in report.findings]
+
+    assert kinds(StubKafka()) == []
+    assert kinds(StubKafka(anchor=Anchor(9, 0, 1, 2))) == ["other-log"]

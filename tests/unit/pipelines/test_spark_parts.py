@@ -42,6 +42,7 @@ def test_a_table_keeps_its_partitioning() -> None:
 def test_a_pattern_that_matches_no_topic_is_refused() -> None:
     with pytest.raises(LakeError, match="no topic matches x"):
         matching("x", ["y", "__x", "_klamm"])
+    assert matching(".*", ["_klamm", "__consumer_offsets", "a"]) == ["a"], "hole 13: the lake's own directory"
 
 
 def test_raw_values_are_never_bad() -> None:
