@@ -26,10 +26,10 @@ BEFORE_COMMIT = "before-commit"
 HDFS_LOG_STORE = "io.delta.storage.HDFSLogStore"
 
 
-def killer(point: str | None, times: int) -> Callable[[str], None]:
+def killer(point: str | None, times: int) -> Callable[[str, str], None]:
     calls: list[str] = []
 
-    def at(name: str) -> None:
+    def at(name: str, _topic: str) -> None:
         if name == point:
             calls.append(name)
             if len(calls) == times:

@@ -112,11 +112,12 @@ def kinds(report: AuditReport) -> Counter[str]:
     return Counter(finding.kind for finding in report.findings)
 
 
-def once(point: str, action: Callable[[], None]) -> Callable[[str], None]:
+def once(point: str, action: Callable[[], None], topic: str | None = None) -> Callable[[str, str], None]:
+    """Acts when a batch of this topic, or of any, is at the point for the first time."""
     done: list[str] = []
 
-    def at(name: str) -> None:
-        if name == point and not done:
+    def at(name: str, of: str) -> None:
+        if name == point and topic in (None, of) and not done:
             done.append(name)
             action()
 

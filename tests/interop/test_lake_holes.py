@@ -217,7 +217,7 @@ def test_holes_7_and_8_a_bad_topic_neither_fences_nor_stops_a_good_one(lake: Lak
     for topic in (good, bad):
         lake.produce(100, topic)
     reports = lake.ingest(
-        good, bad, max_offsets_per_trigger=50, at_point=once("after-commit", lambda: lake.recreate(10, bad))
+        good, bad, max_offsets_per_trigger=50, at_point=once("after-commit", lambda: lake.recreate(10, bad), bad)
     )
     assert [bool(report.failure) for report in reports] == [False, True]
     assert "recreated" in str(reports[1].failure)
@@ -231,7 +231,8 @@ def test_holes_7_and_8_a_bad_topic_neither_fences_nor_stops_a_good_one(lake: Lak
 
 def test_hole_9_what_waits_behind_an_open_transaction_is_told(lake: Lake) -> None:
     lake.produce(10)
-    producer = Producer({"bootstrap.servers": lake.bootstrap, "transactional.id": lake.topic})
+    settings = {"bootstrap.servers": lake.bootstrap, "transactional.id": lake.topic}
+    producer = Producer({**settings, "transaction.timeout.ms": 600_000})  # it must stay open on a slow machine
     producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(lake.topic, b"open", partition=0)

@@ -187,8 +187,21 @@ def test_the_drift_of_json_is_counted_reported_and_kept(lake: Lake) -> None:
     assert (dict(report.drift.unknown), dict(report.drift.unfit)) == ({"more": 2, "other": 1}, {"id": 1})
     assert "fields that the schema lacks: more (2), other (1), fields of another type: id (1)" in report.line()
     produce_values(lake, b'{"more": 1}')
-    assert dict(lake.ingest_cleanly(decode=decode).drift.unknown) == {"more": 1}
+    inferred = lake.ingest_cleanly(decode=Decode(Format.JSON))
+    assert dict(inferred.drift.unknown) == {"more": 1}, "the table's schema stays"
     with KafkaTopics(lake.bootstrap) as kafka:
         status = topic_status(LocalDirectory(lake.path), lake.topic, kafka, 0)
     assert dict(status.drift.unknown) == {"more": 3, "other": 1}
     assert "more (3)" in status.line()
+
+
+def test_the_schema_of_json_is_inferred_from_the_newest_records(lake: Lake) -> None:
+    produce_values(lake, b'{"id": 1, "at": {"x": 2.5}}', b"broken", b'{"id": 2, "tags": ["a"]}')
+    report = lake.ingest_cleanly(decode=Decode(Format.JSON))
+    rows = {row["offset"]: row["data"] for row in lake.rows("offset", "data")}
+    assert rows == {
+        0: {"at": {"x": 2.5}, "id": 1, "tags": None},
+        1: None,
+        2: {"at": None, "id": 2, "tags": ["a"]},
+    }
+    assert (report.dead_letters, bool(report.drift)) == (1, False)

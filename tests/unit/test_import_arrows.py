@@ -102,6 +102,7 @@ PURE = (
     "pipelines/incidents/record.py",
     "pipelines/incidents/rules.py",
     "pipelines/incidents/stories.py",
+    "pipelines/json_schema.py",
     "pipelines/lake_state.py",
     "pipelines/maintenance.py",
     "pipelines/offset_kinds.py",

@@ -79,7 +79,12 @@ def _parse_conf(settings: list[str] | None) -> dict[str, str]:
 
 
 def _parse_decode(
-    name: str, schema: str | None, max_value_bytes: int | None = None, registry: str | None = None
+    name: str,
+    schema: str | None,
+    max_value_bytes: int | None = None,
+    registry: str | None = None,
+    *,
+    inferred: bool = True,
 ) -> Any:
     from klamm.pipelines.decode import Decode, Format
 
@@ -90,7 +95,7 @@ def _parse_decode(
         raise typer.BadParameter("takes a http:// or https:// URL, with --decode avro", param_hint="--registry")
     if schema is not None and decode is Format.RAW:
         raise typer.BadParameter(f"{name} takes no --schema", param_hint="--decode")
-    if schema is None and decode is not Format.RAW and registry is None:
+    if schema is None and decode is not Format.RAW and registry is None and not (inferred and decode is Format.JSON):
         raise typer.BadParameter(f"{name} needs a --schema", param_hint="--decode")
     if decode is Format.AVRO and schema is not None:
         try:
@@ -143,7 +148,8 @@ ExecutorCores = Annotated[int | None, typer.Option(min=1, help="Cores of each ex
 Conf = Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting of Spark. Repeatable.")]
 DecodeFormat = Annotated[str, typer.Option(help="raw, json or avro: how to decode values into the column data.")]
 Schema = Annotated[
-    str | None, typer.Option(help="With json: 'id long, name string'. With avro: a schema file (.avsc).")
+    str | None,
+    typer.Option(help="With json: 'id long, name string'; inferred by default. With avro: a schema file (.avsc)."),
 ]
 MaxValueBytes = Annotated[int | None, typer.Option(min=0, help="Larger values are dead letters and are not decoded.")]
 Registry = Annotated[
@@ -319,7 +325,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Repair dead letters after a fix. They stay at their offsets, and their error is cleared."""
-    decoding = _parse_decode(decode, schema)
+    decoding = _parse_decode(decode, schema, inferred=False)
     if nanoseconds == (decoding.data is not None):
         raise typer.BadParameter("use --nanoseconds, or --decode with a --schema", param_hint="--decode")
     _maintain(

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.pipelines.anchors import compare_log
 from klamm.pipelines.audit import check_commits, subtract
 from klamm.pipelines.columns import PartitionBy, shaped
-from klamm.pipelines.decode import Decode, decoded
+from klamm.pipelines.decode import Decode, Format, decoded, table_schema_of_data
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.driver_lock import commit_lock
 from klamm.pipelines.ingest_options import OnNewLog
@@ -31,7 +31,7 @@ from klamm.pipelines.offset_kinds import LogBounds
 from klamm.pipelines.registry import with_registered
 from klamm.pipelines.spark_session import SparkOptions, one_line, spark_errors
 from klamm.pipelines.table_offsets import offsets_of, with_incarnation
-from klamm.pipelines.topic_ingest import check_log
+from klamm.pipelines.table_rules import check_log
 from klamm.pipelines.write_attempts import WriteFailed, read_around_bad, write_rows
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Backfill:
 
     def run(self, first: Bound | None, last: Bound | None) -> MaintenanceReport:
         state = table_state(self._table, self._topic)
-        self._decode = with_registered(self._decode, self._topic)
+        self._decode = self._as_the_table(with_registered(self._decode, self._topic))
         changes = compare_log(state, self._kafka.log_facts(self._topic, state))
         check_log(self._topic, [change for change in changes if change.is_new_log], OnNewLog.FAIL)
         log = self._kafka.stable_bounds(self._topic)
@@ -118,6 +118,18 @@ class Backfill:
         except spark_errors() as e:
             raise LakeError(f"{self._table}: cannot backfill: {one_line(e)}") from e
         return MaintenanceReport(self._topic, BACKFILL, added, planned.expired)
+
+    def _as_the_table(self, decode: Decode) -> Decode:
+        """JSON without a schema has that of the table."""
+        if decode.format is not Format.JSON or decode.schema:
+            return decode
+        try:
+            schema = table_schema_of_data(self._spark, self._table.uri)
+        except spark_errors() as e:
+            raise LakeError(f"cannot read the table {self._table}: {one_line(e)}") from e
+        if schema is None:
+            raise LakeError(f"{self._table} has no decoded values: use no --decode")
+        return replace(decode, schema=schema)
 
     def _offsets(self, bound: Bound | None, log: Mapping[int, LogBounds]) -> dict[int, int]:
         if bound is None:

@@ -39,7 +39,7 @@ class Format(StrEnum):
 class Decode:
     format: Format = Format.RAW
     schema: str = ""
-    """Spark's DDL for JSON, such as `id long, name string`; the schema's JSON for Avro."""
+    """Spark's DDL for JSON, such as `id long, name string`; the schema's JSON for Avro. Empty: to be found out."""
     max_value_bytes: int | None = None
     """Larger values are dead letters."""
     registry: str | None = None
@@ -153,6 +153,16 @@ def data_type(spark: SparkSession, decode: Decode) -> DataType | None:
         return DataType(found.simpleString(), {part.name: part.dataType.simpleString() for part in _parts(found)})
     except spark_errors() as e:
         raise LakeError(f"the {decode.format} schema does not fit: {one_line(e)}") from e
+
+
+def table_schema_of_data(spark: SparkSession, table: str) -> str | None:
+    """The fields of the column `data` of a table, as DDL; None if it has none."""
+    columns = spark.read.format("delta").load(table).schema
+    if "data" not in columns.fieldNames():
+        return None
+    return (
+        ", ".join(f"`{part.name}` {part.dataType.simpleString()}" for part in _parts(columns["data"].dataType)) or None
+    )
 
 
 def _parts(kind: SparkType) -> Sequence[StructField]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.pipelines.decode import quoted
@@ -135,7 +136,7 @@ def metrics(types: Mapping[str, str]) -> dict[str, str]:
         found[f"new_{bucket}"] = f"sum(size({names}))"
         found[f"first_{bucket}"] = f"min(array_min({names}))"
         found[f"last_{bucket}"] = f"max(array_max({names}))"
-    for index, (name, kind) in enumerate(first(types.items(), TYPES_MAX)):
+    for index, (name, kind) in enumerate(islice(types.items(), TYPES_MAX)):
         path = quoted("$['" + name + "']")
         column = "`" + name.replace("`", "``") + "`"
         fits = f"from_json({_TEXT}, {quoted(f'{column} {kind}')}).{column} IS NOT NULL"
@@ -143,10 +144,6 @@ def metrics(types: Mapping[str, str]) -> dict[str, str]:
             f"count_if(error IS NOT NULL AND get_json_object({_TEXT}, {path}) IS NOT NULL AND NOT {fits})"
         )
     return found
-
-
-def first(items: Iterable[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    return list(items)[:count]
 
 
 def drift_from(counts: Mapping[str, Any], names: Sequence[str]) -> Drift:

@@ -19,7 +19,11 @@ class OnNewLog(StrEnum):
     NEW_INCARNATION = "new-incarnation"
 
 
-def nothing(_point: str) -> None:
+def nothing(_line: str) -> None:
+    pass
+
+
+def at_no_point(_point: str, _topic: str) -> None:
     pass
 
 
@@ -50,8 +54,8 @@ class IngestOptions:
     progress_seconds: float | None = None
     """How often the status of each topic is told."""
     say: Callable[[str], None] = nothing
-    at_point: Callable[[str], None] = nothing
-    """Called at named points of a batch; tests kill the driver there."""
+    at_point: Callable[[str, str], None] = at_no_point
+    """Called at named points of a batch, with the topic; tests kill the driver there."""
 
 
 @dataclass(slots=True)

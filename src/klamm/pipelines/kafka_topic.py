@@ -105,6 +105,18 @@ class KafkaTopics:
         except (KafkaError, ClientError) as e:
             raise LakeError(f"topic {topic}: cannot read cleanup.policy from {self._bootstrap_server}: {e}") from e
 
+    def newest_values(self, topic: str, count: int, partitions_max: int) -> list[bytes | None]:
+        """The values of about so many of the newest committed records, of a few partitions."""
+        bounds = {p: log for p, log in self.stable_bounds(topic).items() if log.end > log.start}
+        each = max(1, count // max(1, min(len(bounds), partitions_max)))
+        return [
+            record.value
+            for partition, log in sorted(bounds.items())[:partitions_max]
+            for _, record in self.committed_records(
+                topic, partition, OffsetRange(max(log.start, log.end - each), log.end)
+            )
+        ]
+
     # --- anchors
 
     def samples_at(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Record]:

@@ -24,14 +24,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from klamm.pipelines.anchors import UNKNOWN, NotTheSameLog, compare_log, record_crc
+from klamm.pipelines.anchors import UNKNOWN, compare_log, record_crc
 from klamm.pipelines.batch_ranges import planned_ranges
-from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, PartitionBy, shaped, table_schema
-from klamm.pipelines.decode import DataType, Decode, Format, data_type, decoded
+from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, shaped, table_schema
+from klamm.pipelines.decode import DataType, Decode, Format, data_type, decoded, table_schema_of_data
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.drift import Drift, DriftMeter, read_drift, write_drift
 from klamm.pipelines.driver_lock import commit_lock
-from klamm.pipelines.ingest_options import IngestOptions, OnNewLog, TopicReport
+from klamm.pipelines.ingest_options import IngestOptions, TopicReport
+from klamm.pipelines.json_schema import infer_schema
 from klamm.pipelines.kafka_source import source_options
 from klamm.pipelines.kafka_topic import KafkaTopics
 from klamm.pipelines.lake_directory import WORK, LakeDirectory
@@ -54,6 +55,13 @@ from klamm.pipelines.lake_state import (
 from klamm.pipelines.quick_audit import quick_audit
 from klamm.pipelines.registry import with_registered
 from klamm.pipelines.spark_session import one_line, spark_errors
+from klamm.pipelines.table_rules import (
+    LOG_RETENTION,
+    RETENTION_PROPERTY,
+    check_log,
+    check_partitioning,
+    check_retention,
+)
 from klamm.pipelines.write_attempts import WriteFailed, read_around_bad, write_rows
 
 if TYPE_CHECKING:
@@ -61,11 +69,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EARLIEST = -2
-_LOG_RETENTION = "interval 3650 days"  # the log has the ranges; by default Delta removes it after 30 days
-RETENTION_PROPERTY = "delta.logRetentionDuration"
 _QUICK_COMMITS = 50
 """Commits that each start proves from the log."""
 _OFFSETS_MIN = 1000
+_SAMPLED, _SAMPLED_PARTITIONS = 1000, 10
+"""Records from which the schema of JSON is inferred."""
 _ROWS_BACK = 100
 """How far below the end of an old table its newest row may lie, behind transaction markers."""
 
@@ -90,34 +98,6 @@ def batch_limit(max_bytes: int, record_bytes: float) -> int:
     (5368709, 1000)
     """
     return max(_OFFSETS_MIN, int(max_bytes / max(1.0, record_bytes)))
-
-
-def check_log(topic: str, changes: Sequence[NotTheSameLog], on_new_log: OnNewLog) -> bool:
-    """Whether the topic goes on as a new incarnation. Raises LakeRefusal if it must not go on."""
-    if not changes:
-        return False
-    if on_new_log is OnNewLog.NEW_INCARNATION and any(change.is_new_log for change in changes):
-        return True
-    told = "; ".join(f"{topic}-{change.partition}: {change.detail}" for change in changes[:3])
-    more = f" (and {len(changes) - 3} more partitions)" if len(changes) > 3 else ""
-    cure = "; --on-new-log new-incarnation ingests it beside the old rows" if changes[0].is_new_log else ""
-    raise LakeRefusal(f"{told}{more}{cure}")
-
-
-def check_retention(table: str, properties: Mapping[str, str]) -> None:
-    """The ranges are in the table's log. If Delta may clean it early, the positions go with it."""
-    value = properties.get(RETENTION_PROPERTY, "interval 30 days")
-    if value != _LOG_RETENTION:
-        raise LakeRefusal(
-            f"{table}: {RETENTION_PROPERTY} is '{value}', so Delta removes the commits that tell what was ingested; "
-            f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
-        )
-
-
-def check_partitioning(table: str, columns: Sequence[str], wanted: PartitionBy) -> None:
-    if list(columns) != list(wanted.columns):
-        now = ",".join(columns) or PartitionBy.NONE.value
-        raise LakeRefusal(f"{table} is partitioned by {now}: use --partition-by {now}, or another lake")
 
 
 class TableMetadata(NamedTuple):
@@ -157,7 +137,7 @@ class TopicIngest:
         self._check_foreign()
         self._check_newest_commits()
         if self._data is None:
-            self._decode = with_registered(self._decode, self._topic)
+            self._decode = self._inferred(with_registered(self._decode, self._topic))
             self._data = data_type(self._spark, self._decode)
         if self._log.exists():
             metadata = self._metadata()
@@ -172,6 +152,19 @@ class TopicIngest:
         if check_log(self._topic, changes, self._options.on_new_log):
             self._incarnation = state.incarnation + 1
         return state
+
+    def _inferred(self, decode: Decode) -> Decode:
+        """JSON without a schema has that of the table, or of the newest records if there is no table yet."""
+        if decode.format is not Format.JSON or decode.schema:
+            return decode
+        try:
+            schema = table_schema_of_data(self._spark, self._table.uri) if self._log.exists() else None
+        except spark_errors() as e:
+            raise LakeError(f"cannot read the table {self._table}: {one_line(e)}") from e
+        schema = schema or infer_schema(self._kafka.newest_values(self._topic, _SAMPLED, _SAMPLED_PARTITIONS))
+        if schema is None:
+            raise LakeError(f"topic {self._topic}: no schema can be inferred from its newest records: use --schema")
+        return replace(decode, schema=schema)
 
     def _check_foreign(self) -> None:
         foreign = [c for c in self._log.foreign_changes() if c.version > self._options.accept_version]
@@ -241,7 +234,7 @@ class TopicIngest:
                 with commit_lock(self._spark, self._lake, self._topic):
                     self._spark.sql(
                         f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({table_schema(columns)}) USING DELTA "
-                        f"{partitioned}TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{_LOG_RETENTION}')"
+                        f"{partitioned}TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{LOG_RETENTION}')"
                     )
             self._epoch = before.epoch + 1 if before else 1
             same = before is not None and before.incarnation == self._incarnation
@@ -337,9 +330,9 @@ class TopicIngest:
 
     def _commit(self, rows: DataFrame, commit: LakeCommit) -> None:
         """Steps g to i."""
-        self._options.at_point("before-write")
+        self._options.at_point("before-write", self._topic)
         meter = self._write(rows, commit)
-        self._options.at_point("after-commit")
+        self._options.at_point("after-commit", self._topic)
         after = self._log.state()
         if after is None or (after.writer, after.seq) != (self._writer, commit.seq):
             raise LakeRefusal(
@@ -401,7 +394,7 @@ class TopicIngest:
             self.report.group_failure = None
         except LakeError as e:
             self.report.group_failure = str(e)
-        self._options.at_point("after-group-commit")
+        self._options.at_point("after-group-commit", self._topic)
 
     def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
         writer = (

@@ -8,7 +8,8 @@ from klamm.pipelines.anchors import EpochEnd, LogChange, LogFacts, NotTheSameLog
 from klamm.pipelines.ingest_options import OnNewLog
 from klamm.pipelines.lake_state import Anchor, IngestState, LakeRefusal
 from klamm.pipelines.offset_kinds import LogBounds
-from klamm.pipelines.topic_ingest import check_log, check_retention, starting_offsets
+from klamm.pipelines.table_rules import check_log, check_retention
+from klamm.pipelines.topic_ingest import starting_offsets
 
 FIRST = Anchor(0, 0, 111, 11)
 NEWEST = Anchor(999, 2, 222, 22)

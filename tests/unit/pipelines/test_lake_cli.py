@@ -31,7 +31,7 @@ INGEST = {"--bootstrap-server": "127.0.0.1:9092", "--topics": "orders", "--lake"
         ("--pattern", "a.*", "--topics or a --pattern"),
         ("--partition-by", "week", "use date, or date,hour"),
         ("--decode", "xml", "raw, json or avro"),
-        ("--decode", "json", "needs a --schema"),
+        ("--decode", "avro", "needs a --schema"),
         ("--schema", "id long", "takes no --schema"),
         ("--registry", "http://registry:8081", "with --decode avro"),
         ("--trigger", "soon", "available-now"),

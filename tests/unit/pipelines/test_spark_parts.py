@@ -23,7 +23,7 @@ from klamm.pipelines.lake_state import LakeError, LakeRefusal, OffsetRange
 from klamm.pipelines.maintenance import FORGET, LogKey, Maintenance, parse_maintenance
 from klamm.pipelines.maven import Artifact, cached_jar
 from klamm.pipelines.s3 import LOG_STORE, LOG_STORE_JAR
-from klamm.pipelines.topic_ingest import check_partitioning
+from klamm.pipelines.table_rules import check_partitioning
 
 
 def test_spark_reads_what_lies_around_bad_records() -> None:
