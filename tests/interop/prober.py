@@ -29,8 +29,9 @@ PERIOD_SECONDS = 0.1
 ANSWER_SECONDS = 0.4
 BROKER_TIMEOUT_MS = 300
 """The broker gives up before the prober does, so that a stalled record does not hold up the next one."""
-LATE_SECONDS = 0.1
-"""The prober itself was held up by the machine if its clock ticks later than this."""
+LATE_SECONDS = 0.15
+"""The machine held up the prober itself if its clock ticks later than this."""
+NEAR_MS = 300
 SILENCE_MS = 500
 BREAK_MS = 750
 """The report does not count a shorter break between two outages either."""
@@ -77,12 +78,20 @@ class Prober:
         )
 
     def gaps(self, longer_than: float) -> list[Gap]:
-        """Gaps of more than so many seconds, without the time in which the prober itself stood still."""
+        """Gaps of more than so many seconds."""
         found = [gap for place, sent in self._good.items() for gap in gaps_between(place, sorted(sent))]
-        return [gap for gap in found if gap.seconds - self._stood_still(gap) > longer_than]
+        return [gap for gap in found if gap.seconds > longer_than]
 
-    def _stood_still(self, gap: Gap) -> float:
-        return sum(max(0, min(gap.end, end) - max(gap.start, start)) for start, end in self._late) / 1000
+    def was_held_up(self, gap: Gap) -> bool:
+        """The machine held up the prober itself, at the ends of the gap or for a good part of it. The brokers share the
+        machine, so this gap says nothing about the cluster."""
+        held = sum(max(0, min(gap.end, end) - max(gap.start, start)) for start, end in self._late)
+        at_ends = any(
+            start < moment + NEAR_MS and end > moment - NEAR_MS
+            for start, end in self._late
+            for moment in (gap.start, gap.end)
+        )
+        return at_ends or held > 0.15 * (gap.end - gap.start)
 
     async def _watch_itself(self) -> None:
         while True:

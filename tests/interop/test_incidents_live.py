@@ -204,7 +204,10 @@ def broker_of(kind: str, number: int, zookeeper: str, directory: Path) -> Broker
 
 
 async def live_through(kind: str, faults: Sequence[Fault], zookeeper: str, directory: Path) -> list[Gap]:
-    """The gaps that the prober found while these things happened. The logs stay in the directory."""
+    """The gaps that the prober found while these things happened. The logs stay in the directory.
+
+    Skips if another load on the machine held up the prober in most of them.
+    """
     brokers = [broker_of(kind, number, zookeeper, directory / str(number)) for number in (1, 2, 3)]
     zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), zookeeper, 30_000)
     async with MixedCluster(brokers).running() as cluster, zk.running():
@@ -223,7 +226,12 @@ async def live_through(kind: str, faults: Sequence[Fault], zookeeper: str, direc
                 for fault in faults:
                     await fault(probed)
                     await probed.healed()
-    return prober.gaps(GAP_SECONDS)
+    gaps = prober.gaps(GAP_SECONDS)
+    judged = [gap for gap in gaps if not prober.was_held_up(gap)]
+    assert len(gaps) >= 2 * len(faults), "the faults were not felt, so this proves nothing"
+    if len(judged) < 2 * len(faults):
+        pytest.skip(f"the machine is too busy: {len(judged)} of {len(gaps)} gaps can be judged")
+    return judged
 
 
 def problems(report: Report, gaps: Sequence[Gap]) -> tuple[list[str], list[str]]:
@@ -273,7 +281,6 @@ async def test_the_report_names_every_gap_that_a_prober_felt(
     if not faults:
         pytest.skip("only in make soak")
     gaps = await live_through(kind, faults, zookeeper.connect_string, tmp_path / "logs")
-    assert len(gaps) >= 2 * len(faults), "the faults were not felt, so this proves nothing"
     report = make_report(Options([tmp_path / "logs"], tmp_path / "report", "local"))
     unnamed, inexact = problems(report, gaps)
     print(f"{kind}: {len(gaps)} gaps, {len(unnamed)} not named, {len(inexact)} not within a second")
