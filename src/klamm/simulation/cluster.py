@@ -281,7 +281,7 @@ class SimulatedCluster:
         term = acting.term_at_rest
         if term is None:
             return
-        decided = healed.decided_by(term.context, self.operator.edited_states | self.operator.protected_states)
+        decided = healed.decided_by(term.context, self.operator.edited_states)
         for broker, live in term.context.brokers.items():
             heard = self._by_id[broker].broker if broker not in term.context.suspects else None
             epochs = (live.epoch, term.context.controller_epoch)

@@ -65,8 +65,6 @@ class Operator:
         self._epoch_lost = False
         self._forbidden: dict[str, object] = {}
         self.edited_states: set[TopicPartition] = set()
-        self.protected_states: set[TopicPartition] = set()
-        """What cannot be written is not sent, so a broker that starts now may not hear of it."""
         self.removed_by_hand: set[str] = set()
         """Topics whose names are not used again: without topic ids, a new topic looks like the old one."""
 
@@ -376,14 +374,9 @@ class Operator:
 
         def mend() -> None:
             node = self._tree.nodes.get(path)
-            if name is not None:
-                self.protected_states.discard(name)
             if node is not None and node.czxid == czxid:
                 self._tree.unprotect(path)
 
-        name = name_of_state(path)
-        if name is not None:
-            self.protected_states.add(name)
         self._tree.protect(path)
         self._mend_later(mend)
 

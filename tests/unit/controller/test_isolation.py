@@ -162,6 +162,19 @@ async def test_a_state_that_cannot_be_written_leaves_its_neighbours_alone(
         assert scenario.controller.controller_epoch == 5
 
 
+async def test_a_fail_over_tells_brokers_a_state_that_it_cannot_write() -> None:
+    """The leader is gone, so every other partition like this one is told of by the write of its new state."""
+    scenario = Scenario()
+    scenario.prepare(1)
+    scenario.create_topic("t", [2])
+    scenario.put_state("t", 0, 2, 3, [2], 4)
+    await protect(scenario, partition_state.path(TopicPartition("t", 0)))
+    async with scenario.controller.running():
+        await scenario.settle()
+        told = [line for line in scenario.talk() if line.startswith("1 <- UpdateMetadata")]
+        assert any("t-0 leader 2 e3 isr [2] v0 offline [2]" in line for line in told)
+
+
 async def test_a_partition_that_is_rewritten_in_a_loop_does_not_starve_its_neighbours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,8 +55,8 @@ class Committed:
         self.refused: list[tuple[PartitionIndex, str]] = []
         self.stateless: list[PartitionIndex] = []
         """Those of the refused that have no state znode, or one that cannot be read."""
-        self.resisted: list[ZooKeeperError] = []
-        """Writes that ZooKeeper refused, and not because of a conflict."""
+        self.resisted: dict[PartitionIndex, ZooKeeperError] = {}
+        """Those of the refused whose write ZooKeeper refused, and not because of a conflict."""
 
     def keep(self, partition: PartitionIndex, state: LeaderAndIsr, version: int) -> None:
         self.kept.append(partition)
@@ -206,7 +206,7 @@ class Committer(FencedWrites):
                 continue
             if resists(result):
                 outcome.refused.append((partition, str(result)))
-                outcome.resisted.append(result)
+                outcome.resisted[partition] = result
                 continue
             again.append(partition)
             if isinstance(result, ConnectionLoss):

@@ -212,7 +212,8 @@ class StepRunner:
         if committed.refused:
             self.refusals.update(committed.refused)
             self._recorder.not_elected(self._context, committed.refused, self._cause)
-            self._recorder.writes_refused(committed.resisted)
+            self._recorder.writes_refused(committed.resisted.values())
+        self._tell_standing(committed.resisted)
         self._apply_states(step, committed)
         await asyncio.sleep(0)
         await self._send_batch(step.send)
@@ -232,6 +233,13 @@ class StepRunner:
         context.replicas.move(broker, without_state + lost, ReplicaState.OFFLINE)
         if without_state:
             self._batch.add_metadata(context, None, without_state)
+
+    def _tell_standing(self, resisted: Collection[PartitionIndex]) -> None:
+        """What could not be written still stands, and a broker that has just started may not know it: a fail-over tells
+        of a partition by writing its state."""
+        staying = [i for i in resisted if not self._context.is_leaving(i)]
+        if staying:
+            self._batch.add_metadata(self._context, None, staying)
 
     def _apply_states(self, step: StateStep, done: Committed) -> None:
         context, written = self._context, done.written
