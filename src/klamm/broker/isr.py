@@ -9,6 +9,8 @@ Pure decisions over plain values; `partition` holds the state, and `isr_writer` 
   epoch (KAFKA-7128).
 - The high watermark waits for every member of the current ISR, for every member of an ISR whose write is undecided, and
   for caught-up followers outside both: the next leader may read an ISR with them from ZooKeeper.
+- The leader itself counts with what it has flushed, if flush.messages wants that, as its followers do: else another
+  leader could acknowledge what this one may still lose.
 - The size of the ISR does not matter for the high watermark: min.insync.replicas restricts acks=all, not what acks=1
   readers see (ADR 0009).
 """

@@ -197,7 +197,7 @@ class Partition:
         if self.log is None or not self.is_leader:
             return False
         end = rules.committed_end(
-            self.log.log_end_offset,
+            self.log.committable_end,
             self.followers,
             must_have=(*self.isr, *(self.pending_isr or ())),
             now=self._clock.monotonic(),

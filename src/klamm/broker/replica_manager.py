@@ -280,7 +280,11 @@ class ReplicaManager:
         self.moved(name)
 
     def _flushed(self, name: TopicPartition) -> None:
-        self.waiting_produces.check(name)
+        partition = self.partitions.get(name)
+        if partition is not None and partition.maybe_increment_high_watermark():
+            self.moved(name)
+        else:
+            self.waiting_produces.check(name)
         self.fetchers.wake(name)
 
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:

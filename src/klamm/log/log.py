@@ -161,6 +161,12 @@ class Log:
         return end_offset <= self.recovery_point or not self.waits_for_flush
 
     @property
+    def committable_end(self) -> int:
+        """As far as this replica counts for the high watermark: what flush.messages wants flushed, it must have
+        flushed, whether it follows or leads."""
+        return self.recovery_point if self.waits_for_flush else self._log_end_offset
+
+    @property
     def segments(self) -> LogSegments:
         return self._segments
 

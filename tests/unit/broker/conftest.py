@@ -56,6 +56,7 @@ class FakeLog:
         self.failed = False
         self.corrupt_once = False
         self.waits_for_flush = False
+        self.flushed_to = 0
         self.epochs = LeaderEpochCache(NoDisk(), "epochs")  # type: ignore[arg-type]
         self.epochs.bind(lambda: self.log_end_offset, lambda: None)
 
@@ -69,6 +70,10 @@ class FakeLog:
 
     def may_acknowledge(self, end_offset: int) -> bool:
         return not self.waits_for_flush
+
+    @property
+    def committable_end(self) -> int:
+        return self.flushed_to if self.waits_for_flush else self.log_end_offset
 
     def fill(self, *epochs: int) -> FakeLog:
         """One record per named epoch; its byte is the epoch."""

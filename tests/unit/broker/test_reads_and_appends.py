@@ -294,6 +294,22 @@ async def test_an_answer_waits_for_the_flush_that_covers_it(leader: Leader, acks
     assert [result.error for result in await produce] == [ErrorCode.NONE]
 
 
+async def test_what_the_leader_has_not_flushed_is_not_committed(leader: Leader) -> None:
+    """Else the next leader, which has flushed it, would acknowledge it to a producer that tries again, while this
+    replica may still lose it."""
+    await leader.lead(epoch=1, isr=(1, 2))
+    log = leader.logs.get(A)
+    log.waits_for_flush = True
+    produce = asyncio.create_task(leader.appends.append([(A, b"x")], acks=-1, timeout_ms=5000))
+    await asyncio.sleep(0)
+    leader.replicas.follower_fetched(A, BrokerId(2), 1, 0)
+    assert log.high_watermark == 0
+    log.waits_for_flush = False
+    leader.logs.on_flushed(A)
+    assert log.high_watermark == 1
+    assert [result.error for result in await produce] == [ErrorCode.NONE]
+
+
 async def test_acks_0_does_not_wait_for_a_flush(leader: Leader) -> None:
     leader.logs.get(A).waits_for_flush = True
     async with asyncio.timeout(1):
