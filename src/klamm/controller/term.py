@@ -7,13 +7,14 @@ controller acts on. When it ends it is dropped as a whole; no part of it can act
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Final, assert_never
 
-from klamm.controller.context.controller_context import ControllerContext
+from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.decisions.leadership import elect_leaderless, replicas_offline, replicas_online
-from klamm.controller.decisions.steps import Decision, SendMetadata
+from klamm.controller.decisions.recovered_brokers import demote, in_sync_on, recovered_brokers
+from klamm.controller.decisions.steps import Decision, SendMetadata, chunked
 from klamm.controller.events import (
     AlterReassignments,
     BalanceLeaders,
@@ -41,7 +42,7 @@ from klamm.controller.events import (
     ZkPreferredElection,
 )
 from klamm.controller.execution.channels import Channels
-from klamm.controller.execution.commit import Committer
+from klamm.controller.execution.commit import Committer, state_paths
 from klamm.controller.execution.loading import ZNodeReader, load
 from klamm.controller.execution.quarantine import Quarantine
 from klamm.controller.execution.request_batch import RequestBatch
@@ -58,7 +59,7 @@ from klamm.controller.handlers.topics import TopicEvents
 from klamm.controller.recorder import Recorder
 from klamm.controller.schedule import Schedule, entries_of
 from klamm.model.config import BrokerConfig, broker_id_of, topic_defaults
-from klamm.model.ids import ControllerEpoch
+from klamm.model.ids import BrokerId, ControllerEpoch
 from klamm.model.ports import Clock, Watcher, ZooKeeper
 from klamm.telemetry.metrics import Meter
 
@@ -135,7 +136,7 @@ class Term:
         marked = await self.deletions.queue_marked()
         self.context.hold_deletions()
         await self._notifications.watch_configurations()
-        await self.runner.run(self._take_over(), cause)
+        await self.runner.run(self._take_over(await self._recovered()), cause)
         await self.reassignments.take_over(cause)
         await self.deletions.take_over(marked, cause)
         await self._elections.on_znode()
@@ -152,9 +153,22 @@ class Term:
         gc.collect(1)  # else garbage that exists now would stay for ever
         gc.freeze()
 
-    def _take_over(self) -> Decision:
+    async def _recovered(self) -> dict[PartitionIndex, list[BrokerId]]:
+        """By partition, members of the ISR that may have lost records since the state was written. Brokers rarely say
+        so; then their states are read once more, for the time of the last write."""
+        view, found = self.context, recovered_brokers(self.context)
+        older: dict[PartitionIndex, list[BrokerId]] = {}
+        for some in chunked(in_sync_on(view, found)):
+            for partition, node in zip(some, await self._reader.nodes(state_paths(view, some)), strict=True):
+                since = [b for b, epoch in found.items() if node is not None and node.stat.mzxid < epoch]
+                if since:
+                    older[partition] = since
+        return older
+
+    def _take_over(self, recovered: Mapping[PartitionIndex, Collection[BrokerId]]) -> Decision:
         view = self.context
         yield SendMetadata()
+        yield from demote(view, recovered)
         replicas = {broker: view.replicas.on(broker) for broker in view.replicas.brokers}
         yield from replicas_online(view, {b: ids for b, ids in replicas.items() if view.is_live(b)})
         yield from replicas_offline(view, {b: ids for b, ids in replicas.items() if not view.is_live(b)})

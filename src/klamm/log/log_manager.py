@@ -73,6 +73,8 @@ class LogManager:
         self.on_offline: OfflineCallback | None = None
         self.on_all_offline: Callable[[], None] = lambda: None
         """The last log directory failed: a broker without one serves nothing."""
+        self.recovered = False
+        """Logs were opened after a stop that was not clean: they may lack what was written last."""
         self.on_reopened: Callable[[TopicPartition], None] = lambda name: None
         """A log that was offline alone can be used again."""
         self.on_flushed: Callable[[TopicPartition], None] | None = None
@@ -133,6 +135,8 @@ class LogManager:
         logger.warning("%s was set aside: klamm neither uses nor removes it", path)
 
     def _directory_loaded(self, directory: LogDirectory, previous: PreviousRun) -> None:
+        if not previous.clean and directory.log_count:
+            self.recovered = True
         self._checkpoints.guarded(directory, lambda: self.cleaner.remember(directory, previous.cleaner_offsets))
         self._checkpoints.guarded(directory, lambda: self.lives.load(directory))
 

@@ -106,7 +106,8 @@ class BrokerCore:
             await broker.load_logs()
             listeners = await self._bind(control, broker)
             self.endpoints = self._advertised(listeners)
-            me = BrokerValue(self.id, self.endpoints, self.config.rack, self.config.controller_only)
+            config = self.config
+            me = BrokerValue(self.id, self.endpoints, config.rack, config.controller_only, logs.recovered)
             await register.first(Registration(zk, self._ports.clock, me), broker)
             logs.write_meta(self.id, cluster_id)
             await data.enter_async_context(logs.running())

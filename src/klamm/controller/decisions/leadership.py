@@ -118,7 +118,7 @@ def offline_rule(view: ControllerContext, requested: UncleanElection = UncleanEl
             return IfUnclean(uncleanly, change) if isinstance(uncleanly, WriteState) else change
         return change
 
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
+    return SharedRule(view, unless_newer(view, rule), view.peculiar())
 
 
 def controlled_shutdown_rule(view: ControllerContext) -> Rule:
@@ -131,7 +131,7 @@ def controlled_shutdown_rule(view: ControllerContext) -> Rule:
         result = elect_for_controlled_shutdown(assigned, state.isr, online, shutting_down)
         return _led_by(result, view, state, tuple(b for b in assigned if b in online))
 
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
+    return SharedRule(view, unless_newer(view, rule), view.peculiar())
 
 
 def preferred_rule(view: ControllerContext) -> Rule:
@@ -142,7 +142,7 @@ def preferred_rule(view: ControllerContext) -> Rule:
         result = elect_preferred(assigned, state.isr, view.live_for(partition, live))
         return _led_by(result, view, state, assigned)
 
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
+    return SharedRule(view, unless_newer(view, rule), view.peculiar())
 
 
 def epoch_rule(view: ControllerContext) -> Rule:
@@ -150,9 +150,9 @@ def epoch_rule(view: ControllerContext) -> Rule:
 
     def rule(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         assigned = view.assignment_of(partition).replicas
-        return WriteState(_next(view, state, state.leader, _isr_within(state, assigned)), assigned)
+        return WriteState(next_state(view, state, state.leader, _isr_within(state, assigned)), assigned)
 
-    return _unless_newer(view, rule)
+    return unless_newer(view, rule)
 
 
 def fence_rule(
@@ -167,9 +167,9 @@ def fence_rule(
         if state.leader not in staying[partition]:
             return KeepState(state._replace(controller_epoch=view.controller_epoch))
         isr = _isr_within(state, replicas[partition])
-        return WriteState(_next(view, state, state.leader, isr), tuple(staying[partition]))
+        return WriteState(next_state(view, state, state.leader, isr), tuple(staying[partition]))
 
-    return _unless_newer(view, rule)
+    return unless_newer(view, rule)
 
 
 def reassigned_rule(view: ControllerContext, replicas: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
@@ -181,10 +181,10 @@ def reassigned_rule(view: ControllerContext, replicas: Mapping[PartitionIndex, S
         target = view.assignment_of(partition).replicas
         online = view.live_for(partition, live)
         if state.leader in target and state.leader in online:
-            return WriteState(_next(view, state, state.leader, _isr_within(state, replicas[partition])), target)
+            return WriteState(next_state(view, state, state.leader, _isr_within(state, replicas[partition])), target)
         return _led_by(elect_for_reassignment(target, state.isr, online), view, state, target)
 
-    return _unless_newer(view, rule)
+    return unless_newer(view, rule)
 
 
 def unless_last_in_sync(rule: Rule, staying: Mapping[PartitionIndex, Sequence[BrokerId]]) -> Rule:
@@ -210,9 +210,9 @@ def removal_rule(view: ControllerContext, broker: BrokerId) -> Rule:
         recipients: tuple[BrokerId, ...] = ()
         if not view.is_leaving(partition):
             recipients = tuple(b for b in view.assignment_of(partition).replicas if b != broker)
-        return WriteState(_next(view, state, leader, isr), recipients)
+        return WriteState(next_state(view, state, leader, isr), recipients)
 
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
+    return SharedRule(view, unless_newer(view, rule), view.peculiar())
 
 
 def suspicion_rule(view: ControllerContext, suspect: BrokerId) -> Rule:
@@ -231,9 +231,9 @@ def suspicion_rule(view: ControllerContext, suspect: BrokerId) -> Rule:
         if suspect not in state.isr or state.leader not in online:
             return KeepState(state)
         isr = tuple(b for b in state.isr if b != suspect)
-        return WriteState(_next(view, state, state.leader, isr), others)
+        return WriteState(next_state(view, state, state.leader, isr), others)
 
-    return SharedRule(view, _unless_newer(view, rule), view.peculiar())
+    return SharedRule(view, unless_newer(view, rule), view.peculiar())
 
 
 # --- parts of rules ---
@@ -244,10 +244,12 @@ def _led_by(
 ) -> WriteState | Refuse:
     if isinstance(result, NoLeader):
         return Refuse(result.reason)
-    return WriteState(_next(view, state, result.leader, result.isr), recipients, result.unclean)
+    return WriteState(next_state(view, state, result.leader, result.isr), recipients, result.unclean)
 
 
-def _next(view: ControllerContext, state: LeaderAndIsr, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
+def next_state(
+    view: ControllerContext, state: LeaderAndIsr, leader: BrokerId, isr: tuple[BrokerId, ...]
+) -> LeaderAndIsr:
     isr = tuple(dict.fromkeys(isr))  # a stranger may have written a broker twice: it counts once
     return LeaderAndIsr(leader, LeaderEpoch(state.leader_epoch + 1), isr, view.controller_epoch)
 
@@ -257,7 +259,7 @@ def _isr_within(state: LeaderAndIsr, replicas: Sequence[BrokerId]) -> tuple[Brok
     return tuple(b for b in state.isr if b in replicas) or state.isr
 
 
-def _unless_newer(view: ControllerContext, rule: Rule) -> Rule:
+def unless_newer(view: ControllerContext, rule: Rule) -> Rule:
     def guarded(partition: PartitionIndex, state: LeaderAndIsr) -> Change:
         if state.controller_epoch > view.controller_epoch:
             return Refuse(

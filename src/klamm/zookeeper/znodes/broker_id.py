@@ -5,8 +5,8 @@ from listener to security protocol, 5 `features`. Without the map, the name of a
 endpoints with the same listener make the document invalid.
 
 A dedicated controller node says so under a key of our own, because every broker that places replicas must know it. A
-separate node could outlive the broker or its configuration; the registration changes with them in one transaction.
-Kafka's decoders (2.5.1 and 3.9.1) ignore unknown keys.
+separate node could outlive the broker or its configuration; the registration changes with them in one transaction. So
+does a broker that had to recover its logs (ADR 0013). Kafka's decoders (2.5.1 and 3.9.1) ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PORT_MAX: Final = 65535
 
 OURS: Final = "klamm"
 CONTROLLER_ONLY: Final = "controller_only"
+RECOVERED: Final = "recovered"
 
 
 def path(broker: BrokerId) -> str:
@@ -47,8 +48,9 @@ def encode(broker: Broker, timestamp_ms: int, jmx_port: int = -1) -> bytes:
         "version": 4,
         "timestamp": str(timestamp_ms),
     }
-    if broker.controller_only:
-        fields[OURS] = {CONTROLLER_ONLY: True}
+    ours = {CONTROLLER_ONLY: broker.controller_only, RECOVERED: broker.recovered}
+    if any(ours.values()):
+        fields[OURS] = {key: value for key, value in ours.items() if value}
     return document.dump(fields)
 
 
@@ -71,9 +73,9 @@ def decode(path: str, data: bytes | None) -> Broker:
     if len(set(names)) < len(names):
         raise ZNodeError(path, f"endpoints: a listener appears twice in {', '.join(names)}")
     rack = document.text(path, fields, "rack") if fields.get("rack") is not None else None
-    ours = fields.get(OURS)
-    controller_only = isinstance(ours, dict) and ours.get(CONTROLLER_ONLY) is True
-    return Broker(broker, endpoints, rack, controller_only)
+    found = fields.get(OURS)
+    ours = found if isinstance(found, dict) else {}
+    return Broker(broker, endpoints, rack, ours.get(CONTROLLER_ONLY) is True, ours.get(RECOVERED) is True)
 
 
 def id_of(path: str) -> BrokerId:
