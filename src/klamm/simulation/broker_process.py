@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.appends import ACKS_ALL
 from klamm.broker.broker import BrokerNode
+from klamm.broker.fetcher import FetchState
+from klamm.broker.isr import NEVER
 from klamm.broker.partition import Partition
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.log.log_manager import LogManager
@@ -34,15 +36,19 @@ from klamm.server.broker_core import BrokerCore
 from klamm.simulation.checker import CONTROL_REQUESTS, Violation
 from klamm.simulation.disk import SimulatedDisk
 from klamm.simulation.healed import Metadata
-from klamm.simulation.invariants import SESSION_TIMEOUT_MS, RequestEpochs
+from klamm.simulation.invariants import SESSION_TIMEOUT_MS, Problem, RequestEpochs
 from klamm.simulation.process import BROKER_PORT, LISTENER, ZOOKEEPER_PORT, SimulatedProcess
+from klamm.simulation.survival import Survival
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
 from klamm.wire.batch import read_header
+from klamm.wire.control.decoders import decode_leader_and_isr
+from klamm.wire.control.schema_requests import stop_replica
 from klamm.wire.errors import CloseConnection
 from klamm.wire.messages import decode_response
 from klamm.wire.produce import decode_request
 from klamm.wire.server_connection import RequestHeader
+from klamm.wire.slices import finish
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.client.end_session import end_session
 
@@ -53,6 +59,7 @@ DIRECTORIES: Final = ("/data/1", "/data/2")
 CONTROL_HEAD: Final = struct.Struct(">iiq")
 """Controller id, controller epoch, broker epoch."""
 HALTED_SECONDS: Final = 3.0
+MAX_LAG_SECONDS: Final = 3.0
 
 
 class RealBroker:
@@ -102,8 +109,12 @@ class RealBroker:
         partition = self.replicas.partitions.get(name)
         if partition is None or (partition.leader, partition.leader_epoch) != (leader, epoch):
             return False
-        fetcher = self.replicas.fetchers.of(leader)
-        return fetcher is not None and fetcher.state_of(name) is not None and name not in fetcher.failed
+        return self.fetching(partition) is not None
+
+    def fetching(self, partition: Partition) -> FetchState | None:
+        """None if it does not fetch this partition from its leader, or failed to."""
+        fetcher, name = self.replicas.fetchers.of(partition.leader), partition.topic_partition
+        return None if fetcher is None or name in fetcher.failed else fetcher.state_of(name)
 
     def partition(self, name: TopicPartition) -> Partition | None:
         return self.replicas.partitions.get(name)
@@ -144,10 +155,13 @@ class BrokerProcess(SimulatedProcess):
         self._stop = asyncio.Event()
         self.real: RealBroker | None = None
         self.is_leaving = False
+        self._survival = Survival()
+        self.lost_power_at = NEVER
 
     # --- life ---
 
     async def kill(self) -> None:
+        self._remember(power_lost=False)
         self.disk.end_process()
         await self._end()
 
@@ -156,6 +170,8 @@ class BrokerProcess(SimulatedProcess):
         if self.disk.has_power:
             self._session.forget()
             self.disk.before = None
+            self.lost_power_at = self._cluster.clock.monotonic()
+            self._remember(power_lost=True)
             self.disk.cut_power()
             self._cluster.network.kill(self.host)
             if self._cluster.data is not None:
@@ -164,6 +180,35 @@ class BrokerProcess(SimulatedProcess):
     async def lose_power(self) -> None:
         self.black_out()
         await self._end()
+
+    def _remember(self, *, power_lost: bool) -> None:
+        """What the logs must still have at the next start."""
+        self.look_at_high_watermarks()
+        if self.real is not None:
+            self._cluster.checker.recovered.add(self.id)
+        if self.real is None:
+            self._survival.ends_again(power_lost=power_lost)
+        elif self._stop.is_set() or self.disk.is_failing:
+            self._survival.forget()
+        else:
+            self._survival.ends(self.real.logs.logs(), power_lost=power_lost)
+
+    def look_at_high_watermarks(self) -> None:
+        if self._cluster.data is not None:
+            self._cluster.data.note_committed(self)
+
+    def _opened(self, core: BrokerCore) -> None:
+        """The logs are open, and nobody knows this broker yet."""
+        data, checker = self._cluster.data, self._cluster.checker
+        assert core.broker is not None
+        if not self.disk.has_power:
+            return  # it has just ended again
+        if data is None or self.disk.is_failing:
+            self._survival.forget()
+            return
+        wrong = self._survival.begins(core.broker.replicas.logs, data.committed, data.trimmed)
+        if wrong is not None:
+            checker.fail(checker.violation_of("survival", f"broker {self.id}: {wrong}"))
 
     async def _end(self) -> None:
         self.real = None
@@ -209,7 +254,7 @@ class BrokerProcess(SimulatedProcess):
             self.metrics,
             session_in=lambda directory: self._session,
             halt=lambda code: self._halt(life),
-            around=lambda handle: _Around(handle, rng, self),
+            around=lambda handle: self._serve(core, handle, rng),
         )
         try:
             async with core.running():
@@ -218,24 +263,58 @@ class BrokerProcess(SimulatedProcess):
                 self.broker = self.real = RealBroker(core.broker, cluster.checker.version_of)
                 cluster.availability_changed()
                 await self._stop.wait()
+                self._survival.forget()
                 if not self.is_leaving:
                     await core.hand_over()
+            self._survival.closed(core.broker.replicas.logs.logs())
+            cluster.checker.recovered.discard(self.id)
         finally:
+            self.look_at_high_watermarks()
             self.controller = self.broker = self.zk = self.real = None
+
+    def _serve(self, core: BrokerCore, handle: Handler, rng: random.Random) -> Handler:
+        self._opened(core)
+        return _Around(handle, rng, self)
 
     @property
     def epochs(self) -> RequestEpochs | None:
         return None if self.real is None else RequestEpochs(self.real.epoch, self.real.controller_epoch)
 
-    def obeyed(self, api_key: ApiKey, request: memoryview, known: RequestEpochs, answer: bytes) -> None:
+    def obeyed(self, header: RequestHeader, request: memoryview, known: RequestEpochs, answer: bytes) -> None:
         """`known` is what the broker knew when the request came. Both messages begin with what matters here."""
         _, controller_epoch, broker_epoch = CONTROL_HEAD.unpack_from(request)
+        checker = self._cluster.checker
         if answer[:2] == b"\0\0":
             asked = RequestEpochs(BrokerEpoch(broker_epoch), ControllerEpoch(controller_epoch))
             try:
-                self._cluster.checker.on_obeyed(self.id, api_key, asked, known)
+                checker.on_obeyed(self.id, header.api_key, asked, known)
+                if header.api_key is ApiKey.STOP_REPLICA:
+                    checker.require("role", self._still_fetches(header.api_version, request, answer))
             except Violation as error:
-                self._cluster.checker.fail(error)
+                checker.fail(error)
+
+    def is_asked(self, version: int, request: memoryview) -> None:
+        """From now on it may have the logs of these partitions, again."""
+        if self._survival.deleted:
+            self._survival.deleted -= {
+                order.partition for order in finish(decode_leader_and_isr(version, request)).partitions
+            }
+
+    def _still_fetches(self, version: int, request: memoryview, answer: bytes) -> Problem:
+        """A replica that was stopped fetches no more."""
+        response = decode_response(ApiKey.STOP_REPLICA, version, memoryview(answer))
+        refused = {(e.topic_name, e.partition_index) for e in response.partition_errors if e.error_code}
+        for order in stop_replica(version, request).partitions:
+            partition = None if self.real is None else self.real.partition(order.partition)
+            if tuple(order.partition) in refused:
+                continue
+            if order.delete:
+                self._survival.deleted.add(order.partition)
+            if partition is None or self.real is None:
+                continue
+            if self.real.fetching(partition) is not None:
+                return f"broker {self.id} stopped {order.partition}, but fetches it from {partition.leader}"
+        return None
 
     def produced(self, version: int, request: memoryview, answer: bytes) -> None:
         """The broker is about to answer a Produce."""
@@ -264,10 +343,11 @@ class BrokerProcess(SimulatedProcess):
             fast_failover=cluster.fast_failover,
             log_dirs=DIRECTORIES,
             auto_create_topics_enable=False,
-            replica_lag_time_max_ms=5_000,
+            replica_lag_time_max_ms=int(MAX_LAG_SECONDS * 1000),
             replica_fetch_wait_max_ms=1_000,
             replica_socket_timeout_ms=5_000,
             log_flush_offset_checkpoint_interval_ms=4_000,
+            log_flush_start_offset_checkpoint_interval_ms=3_000,
             log_segment_delete_delay_ms=2_000,
             controlled_shutdown_retry_backoff_ms=500,
             log_cleaner_enable=False,
@@ -324,9 +404,13 @@ class _Around:
         if faults.seconds_late:
             await asyncio.sleep(self._random.uniform(0, faults.seconds_late))
         known = self._process.epochs
+        if header.api_key is ApiKey.LEADER_AND_ISR:
+            self._process.is_asked(header.api_version, body)
+        self._process.look_at_high_watermarks()
         answer = await self._handle(context, header, body)
+        self._process.look_at_high_watermarks()
         if header.api_key in CONTROL_REQUESTS and known is not None and answer is not None:
-            self._process.obeyed(header.api_key, body, known, b"".join(answer))
+            self._process.obeyed(header, body, known, b"".join(answer))
         if header.api_key is ApiKey.PRODUCE and answer is not None:
             self._process.produced(header.api_version, body, b"".join(answer))
         if self._random.random() < faults.lose_reply:

@@ -88,6 +88,10 @@ class Checker:
         """Partitions whose state an operator deleted: its epochs and versions start again."""
         self.led_again: set[TopicPartition] = set()
         """Partitions with two histories in one leader epoch, if their leader lost its end in between."""
+        self.recovered: set[BrokerId] = set()
+        """Brokers whose last end was not a clean stop."""
+        self.protected: set[TopicPartition] = set()
+        """Partitions whose state could not be written for a while."""
         self.unclean_allowed: set[str] = set()
         """Topics for which the operator allowed an unclean election."""
 
@@ -160,11 +164,14 @@ class Checker:
             self.fail(error)
 
     def _led_again(self, name: TopicPartition, broker: BrokerId, epoch: LeaderEpoch, known: int | None) -> None:
-        """A broker that restarted leads on in its old epoch: no controller saw that it was gone (KIP-966)."""
+        """S12: a broker that may have lost the end of its log leads on in its old epoch. No controller saw that it was
+        gone (KIP-966), and the next one did not ask. It cannot help it if the state may not be written."""
         leadership = Leadership(self._lives.get(name.topic, 0), name, epoch)
-        if known is None and self._acting.get(leadership) == broker:
+        if known is None and self._acting.get(leadership) == broker and broker in self.recovered:
             self.reached("led again in the same epoch")
             self.led_again.add(name)
+            if name not in self.protected and name not in self.lost:
+                self.require("S12", f"broker {broker} leads {name} in epoch {epoch}, as before it ended uncleanly")
 
     def starts(self, broker: BrokerId) -> None:
         """A process begins; it has no roles."""

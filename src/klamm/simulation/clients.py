@@ -18,7 +18,7 @@ from klamm.client.cluster import ClusterClient
 from klamm.client.errors import ClientError
 from klamm.client.reader import fetch, records_of
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import BrokerId, TopicPartition
 from klamm.simulation.history import PartitionHistory, Sent
 from klamm.simulation.process import BROKER_PORT
 from klamm.wire.apis import ApiKey
@@ -36,6 +36,7 @@ TRIES_MAX: Final = 12
 BATCH_MAX: Final = 3
 FETCH_BYTES: Final = (1, 200, 5_000)
 FROM_FOLLOWER: Final = 0.3
+TRIM_SECONDS: Final = (1.0, 8.0)
 
 
 class Client(ABC):
@@ -193,8 +194,8 @@ class SimulatedConsumer(Client):
             return
         entry = entries[name]
         code = error_of(entry.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE and source == leader:
-            self._was_cut(history, position, asked_at, entry)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._leads(source, history):
+            self._was_cut(history, position, asked_at)
         elif code is not ErrorCode.NONE:
             self._client.forget_leaders()
         else:
@@ -215,11 +216,43 @@ class SimulatedConsumer(Client):
             self._require("S2", f"{history.name}: read up to {end}, the high watermark is {entry.high_watermark}")
         self.positions[history.name] = end
 
-    def _was_cut(self, history: PartitionHistory, position: int, asked_at: float, entry: Any) -> None:
+    def _leads(self, broker: int, history: PartitionHistory) -> bool:
+        """Another broker may have led until a moment ago, or may not know yet that it does not lead any more."""
+        leads = self._cluster.process_of(BrokerId(broker)).broker
+        return leads is not None and leads.leads().get(history.name) == history.leader_epoch
+
+    def _was_cut(self, history: PartitionHistory, position: int, asked_at: float) -> None:
         """The leader has nothing at a position that this consumer reached by reading."""
-        if asked_at > history.excused_at and position - 1 in history.read:
+        if asked_at > history.excused_at and position - 1 in history.read and position >= history.trimmed:
             self._require("S2", f"{history.name}: the leader has no offset {position}, {position - 1} was read")
-        self.positions[history.name] = 0
+        self.positions[history.name] = history.trimmed if position < history.trimmed else 0
+
+
+class SimulatedTrimmer(Client):
+    """Deletes the oldest records of a partition, now and then."""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(*TRIM_SECONDS))
+            await self.trim(self._random.choice(self._histories))
+
+    async def trim(self, history: PartitionHistory) -> None:
+        """Nothing that was not seen before: it could be above the high watermark."""
+        name, end = history.name, max(history.read, default=0)
+        history.trimmed = offset = max(history.trimmed, self._random.randint(0, end))
+        cls = request_class(ApiKey.DELETE_RECORDS)
+        entry = cls.DeleteRecordsTopic.DeleteRecordsPartition(partition_index=name.partition, offset=offset)
+        request = cls(topics=[cls.DeleteRecordsTopic(name=name.topic, partitions=[entry])], timeout_ms=2_000)
+        try:
+            link = await self._client.link_to(await self._leader(name))
+            answer = await link.ask(ApiKey.DELETE_RECORDS, request, REQUEST_SECONDS)
+        except FAILURES:
+            await self._pause()
+            return
+        (result,) = answer.topics[0].partitions
+        self._cluster.checker.note("trimmed", name, offset, error_of(result.error_code).name)
+        if result.error_code == ErrorCode.NONE:
+            self._cluster.checker.reached("records deleted")
 
 
 def sent_by(value: bytes) -> Sent | None:

@@ -37,9 +37,16 @@ from klamm.zookeeper.znodes import controller as controller_znode
 from klamm.zookeeper.znodes import topic as topic_znode
 
 T = TypeVar("T")
+Incident = tuple[str, Callable[[], Awaitable[None]]]
 
 BEGIN_SECONDS: Final = 2.0
 CREATED_AT_ONCE: Final = 2
+LOOK_SECONDS: Final = 0.7
+FAILURES_PER_REQUEST: Final = 4
+DIVERGING: Final = ("leader deposed", "leaders rotated", "leader cut off from its followers", "controller deposed")
+"""What makes a log depart from its leader's, or orders overtake each other."""
+MOVING: Final = ("reassign", "elect preferred", "create with records", "move controller", "protect state")
+"""Requests that concern records."""
 HEALING_SECONDS_MAX: Final = 150.0
 """Enough for the slow retry (every 30 s), the timeout of a call (30 s) and a restart (12 s)."""
 RUN_SECONDS_MAX: Final = 900.0
@@ -66,7 +73,7 @@ class Scenario:
 
 def with_brokers(seed: int) -> Scenario:
     """Real brokers, in shorter runs: a follower that fetches costs more than anything else."""
-    return Scenario(seed=seed, real=True, incidents=18, seconds=30.0)
+    return Scenario(seed=seed, real=True, incidents=24, seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class SimulatedCluster:
         self.scenario = scenario
         self.random = random.Random(scenario.seed)
         self.clock = VirtualClock(loop)
-        self.network = SimulatedNetwork(random.Random(f"{scenario.seed} network"))
+        self.network = SimulatedNetwork(random.Random(f"{scenario.seed} network"), self._delays(scenario))
         self.network.tap = self._on_sent
         rng = random.Random(f"{scenario.seed} faults")
         often = rng.choice((0.0, 0.002, 0.01))
@@ -122,6 +129,12 @@ class SimulatedCluster:
         self.operator = Operator(self)
         self.failures = Failures(self)
         self.shutting_down: set[BrokerId] = set()
+
+    @staticmethod
+    def _delays(scenario: Scenario) -> tuple[float, float]:
+        """A slow network leaves time between two messages, in which a leader has records that no follower has."""
+        slowest = random.Random(f"{scenario.seed} delays").choice((0.002, 0.02, 0.15))
+        return 0.0001, slowest if scenario.real else 0.002
 
     async def run(self) -> RunSummary:
         async with AsyncExitStack() as stack:
@@ -170,12 +183,20 @@ class SimulatedCluster:
             self.data.create_topics()
             self.data.start_clients()
         for moment in self._moments():
-            await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
+            await self._wait_until(moment)
             name, happen = self.random.choice(incidents)
             self.checker.note(name)
             self.checker.reached(name)
             await happen()
             self.look()
+
+    async def _wait_until(self, moment: float) -> None:
+        """Between two incidents too, what went wrong may be right again when the next one comes."""
+        while self.data is not None and moment - self.clock.monotonic() > LOOK_SECONDS:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.checker.raise_violation()
+            self.data.look()
+        await asyncio.sleep(max(0.0, moment - self.clock.monotonic()))
 
     def _moments(self) -> list[float]:
         """Most incidents come alone, some shortly after another, because bugs show when an event is half done."""
@@ -187,15 +208,25 @@ class SimulatedCluster:
                 moments.append(self.random.uniform(BEGIN_SECONDS, self.scenario.seconds))
         return sorted(moments)
 
-    def _chosen(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+    def _chosen(self) -> list[Incident]:
         """The kinds for this seed, all with the same probability; operator actions and failures have equal weight."""
         asked = [(name, _as_coroutine(action)) for name, action in self.operator.actions().items()]
         failing = list(self.failures.kinds().items())
+        if self.data is not None:
+            return self._chosen_for_records(asked, failing)
         some_asked = [entry for entry in asked if self.random.random() < KIND_IS_ON] or asked
         some_failing = [entry for entry in failing if self.random.random() < KIND_IS_ON] or failing
-        if self.data is not None:
-            some_failing *= 3  # records are lost by failures, not by requests
         return some_asked * len(some_failing) + some_failing * len(some_asked)
+
+    def _chosen_for_records(self, asked: list[Incident], failing: list[Incident]) -> list[Incident]:
+        """Records are lost by failures, not by requests, and by the same few again and again rather than by each kind
+        once: a log must have departed from its leader's before the next failure can confuse both."""
+        moving = [entry for entry in asked if entry[0] in MOVING]
+        some_asked = [*self.random.sample(asked, 3), *self.random.sample(moving, 2)]
+        power = [entry for entry in failing if entry[0].startswith("power cut")]
+        some_failing = [*self.random.sample(failing, self.random.randint(2, 5)), *self.random.sample(power, 2)]
+        some_failing += [entry for entry in failing if entry[0] in DIVERGING and self.random.random() < KIND_IS_ON]
+        return some_asked * len(some_failing) + some_failing * (FAILURES_PER_REQUEST * len(some_asked))
 
     # --- calls of the processes and the operator ---
 
@@ -236,10 +267,15 @@ class SimulatedCluster:
             self.checker.on_sent(source, data, epoch, self.unheard(process))
 
     def unheard(self, process: SimulatedProcess) -> float:
-        """Seconds since ZooKeeper last heard this process, at most as long as it has heard no answer itself."""
-        if self.follower_lag or process.zk is None:
-            return 0.0  # requests to the follower do not pass the faults
-        return self.faults.seconds_unheard(process.zk.session_id)
+        """Seconds since ZooKeeper last heard this process, or since it last heard ZooKeeper, at most as long as it has
+        heard no answer itself."""
+        if process.zk is None:
+            return 0.0
+        heard = max(self.network.last_delivery(zookeeper, process.host) for zookeeper in self.zookeepers)
+        deaf = self.clock.monotonic() - heard
+        if self.follower_lag:
+            return deaf  # requests to the follower do not pass the faults
+        return max(deaf, self.faults.seconds_unheard(process.zk.session_id))
 
     def _on_decision(self, record: Decision) -> None:
         """Note topics whose deletion a broker does not learn about, because it has no readable registration."""

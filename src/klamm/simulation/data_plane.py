@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.partition import Partition
 from klamm.log.log import Log
-from klamm.model.errors import KafkaError, ZNodeError
+from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
-from klamm.model.partition import Assignment
-from klamm.simulation.broker_process import BrokerProcess
-from klamm.simulation.clients import ALL, SimulatedConsumer, SimulatedProducer, sent_by
+from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.settings import LONG_MAX
+from klamm.simulation.broker_process import MAX_LAG_SECONDS, BrokerProcess
+from klamm.simulation.clients import ALL, SimulatedConsumer, SimulatedProducer, SimulatedTrimmer, sent_by
 from klamm.simulation.healed import ClusterSnapshot, name_of_state
 from klamm.simulation.history import PartitionHistory, once_and_in_order
 from klamm.simulation.invariants import LEASE_SECONDS, Problem
-from klamm.wire.records import iter_batches, iter_records, read_header
+from klamm.simulation.log_checks import content_of, is_sound
+from klamm.simulation.replicas import Replica, agree, isr_has_it, match, maximal_isr
+from klamm.wire.records import iter_records
 from klamm.zookeeper.znodes import broker_id, config, partition_state
 from klamm.zookeeper.znodes import topic as topic_znode
 
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "data-"
 """Begins the names of topics that the operator may move, but neither deletes nor breaks."""
-PRODUCERS: Final = ((ALL, True), (ALL, False), (1, False))
+PRODUCERS: Final = ((ALL, True), (ALL, False), (1, False), (1, False))
 CONSUMERS: Final = 2
-READ_BYTES: Final = 1 << 20
+PARTITIONS_MAX: Final = 5
+LAGGARD_SECONDS: Final = 1.5 * MAX_LAG_SECONDS + 2
+"""The lag limit, the pause between two looks at the ISR, and time for the write."""
+FORGOTTEN_SECONDS: Final = 10.0
 
 
 class DataPlane:
@@ -39,7 +45,11 @@ class DataPlane:
         self.histories: list[PartitionHistory] = []
         self._by_name: dict[TopicPartition, PartitionHistory] = {}
         self._high_watermarks: dict[tuple[TopicPartition, BrokerId, int, int], int] = {}
-        self._everyone = [process.id for process in cluster.processes]
+        self._created = 0
+        self._committed: dict[TopicPartition, int] = {}
+        self._starts: dict[tuple[TopicPartition, BrokerId, int], int] = {}
+        self._ends: dict[tuple[TopicPartition, BrokerId, int, int], deque[tuple[float, int]]] = {}
+        """The ends of a leader's log in the last seconds, with their times, by process and epoch."""
         self._tasks: list[asyncio.Task[None]] = []
         self._producers: list[SimulatedProducer] = []
         self._consumers: list[SimulatedConsumer] = []
@@ -47,20 +57,32 @@ class DataPlane:
     # --- work ---
 
     def create_topics(self) -> None:
-        for number, flushed in enumerate((True, False)):
-            name = f"{PREFIX}{number}"
-            settings = {"segment.bytes": str(self._random.choice((400, 2_000, 1 << 20)))}
-            if flushed:
-                settings["flush.messages"] = "1"
-            least = self._random.choice((1, 1, 2))
-            settings["min.insync.replicas"] = str(least)
-            self._cluster.tree.put(config.topic_path(name), config.encode(settings))
-            partitions = {n: Assignment(self._replicas()) for n in range(self._random.randint(1, 2))}
-            for index in partitions:
-                history = PartitionHistory(TopicPartition(name, index), flushed=flushed, min_insync_replicas=least)
-                self.histories.append(history)
-                self._by_name[history.name] = history
-            self._cluster.tree.put(topic_znode.path(name), topic_znode.encode(partitions))
+        for flushed in (True, False):
+            self._create_topic(flushed=flushed, partitions=self._random.randint(1, 2))
+
+    def create_topic(self) -> None:
+        """One more, in the middle of everything."""
+        if len(self.histories) < PARTITIONS_MAX:
+            self._create_topic(flushed=self._random.random() < 0.7, partitions=1)
+
+    def _create_topic(self, *, flushed: bool, partitions: int) -> None:
+        name = f"{PREFIX}{self._created}"
+        self._created += 1
+        settings = {
+            "segment.bytes": str(self._random.choice((400, 2_000, 1 << 20))),
+            "index.interval.bytes": str(self._random.choice((0, 150, 4_096))),
+        }
+        if flushed:
+            settings["flush.messages"] = "1"
+        least = self._random.choice((1, 1, 2))
+        settings["min.insync.replicas"] = str(least)
+        self._cluster.tree.put(config.topic_path(name), config.encode(settings))
+        assigned = {n: Assignment(self._replicas()) for n in range(partitions)}
+        for index in assigned:
+            history = PartitionHistory(TopicPartition(name, index), flushed=flushed, min_insync_replicas=least)
+            self.histories.append(history)
+            self._by_name[history.name] = history
+        self._cluster.tree.put(topic_znode.path(name), topic_znode.encode(assigned))
 
     def _replicas(self) -> tuple[BrokerId, ...]:
         brokers = [process.id for process in self._cluster.processes]
@@ -74,7 +96,7 @@ class DataPlane:
         self._consumers = [
             SimulatedConsumer(self._cluster, self.histories, number) for number in range(1, CONSUMERS + 1)
         ]
-        for client in (*self._producers, *self._consumers):
+        for client in (*self._producers, *self._consumers, SimulatedTrimmer(self._cluster, self.histories, "trimmer")):
             self._spawn(client.run())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -102,13 +124,32 @@ class DataPlane:
         history = None if name is None else self._by_name.get(name)
         if history is not None:
             try:
-                history.state_is(partition_state.decode(path, self._cluster.tree.read(path)))
+                state = partition_state.decode(path, self._cluster.tree.read(path))
             except ZNodeError:
                 return
-            if (wrong := self._maximal_isr(history)) is not None:
-                self._cluster.checker.fail(self._cluster.checker.violation_of("S3", wrong))
+            joined = self._joined_too_early(history, state) if state.leader_epoch == history.leader_epoch else None
+            history.state_is(state)
+            for wrong in (joined, self._maximal_isr(history)):
+                if wrong is not None:
+                    self._cluster.checker.fail(self._cluster.checker.violation_of("S3", wrong))
         if history is not None or path.startswith(f"{broker_id.PARENT}/"):
             self.availability_changed()
+
+    def _joined_too_early(self, history: PartitionHistory, state: LeaderAndIsr) -> Problem:
+        """The leader has added replicas to the ISR: each has what is committed, and what was there when the leader's
+        epoch began (KAFKA-7128). A replica that has just lost power may have told the leader before that."""
+        replicas = {replica.broker: replica for replica in self._replicas_of(history.name)}
+        leader = replicas.get(state.leader)
+        for broker in sorted(set(state.isr) - set(history.isr)):
+            joined, now = replicas.get(broker), self._cluster.clock.monotonic()
+            if joined is None or leader is None or leader.partition.leader_epoch != state.leader_epoch:
+                continue
+            least = max(leader.log.high_watermark, leader.partition.epoch_start_offset)
+            if joined.log.log_end_offset < least and now - self._process(broker).lost_power_at > FORGOTTEN_SECONDS:
+                return (
+                    f"{history.name}: broker {broker} joins the ISR at {joined.log.log_end_offset}, {least} is needed"
+                )
+        return None
 
     def lost_power(self, broker: BrokerId) -> None:
         for history in self.histories:
@@ -162,6 +203,25 @@ class DataPlane:
 
     # --- checks ---
 
+    def note_committed(self, process: BrokerProcess) -> None:
+        for history in self.histories:
+            partition = None if process.real is None else process.real.partition(history.name)
+            log = None if partition is None else partition.log
+            if log is not None:
+                self._committed[history.name] = max(log.high_watermark, self._committed.get(history.name, 0))
+
+    def trimmed(self, name: TopicPartition) -> int:
+        history = self._by_name.get(name)
+        return 0 if history is None else history.trimmed
+
+    def committed(self, name: TopicPartition) -> int:
+        """The highest high watermark that any replica ever had. Nobody sees that of a directory that fails."""
+        if self._cluster.checker.ways["directory failure"]:
+            return LONG_MAX
+        for process in self._running():
+            self.note_committed(process)
+        return self._committed.get(name, 0)
+
     def look(self) -> None:
         for process in self._running():
             assert process.real is not None
@@ -172,59 +232,81 @@ class DataPlane:
 
     def _look_at(self, history: PartitionHistory) -> None:
         name, require = history.name, self._cluster.checker.require
-        for process in self._running():
-            log = _log_of(process, name)
-            if log is not None:
-                require("S13", epochs_are_in_order(name, log))
-                require("S10", self._high_watermark_rises(process, name))
+        replicas = self._replicas_of(name)
+        for replica in replicas:
+            require("S13", is_sound(name, replica.log, replica.batches, history.trimmed))
+            require("S10", self._high_watermark_rises(replica))
+            require("S10", self._start_rises(replica))
+            require("S3", self._laggard(replica, replicas))
         require("S3", self._maximal_isr(history))
+        if name not in self._cluster.checker.led_again:
+            require("matching", match(replicas))
         if not history.excused_at:
-            require("S9", self._replicas_agree(name, self._everyone))
-            require("S1", self._isr_has_it(history))
+            require("S9", agree(replicas))
+            require("S1", isr_has_it(replicas, history.isr))
 
-    def _high_watermark_rises(self, process: BrokerProcess, name: TopicPartition) -> Problem:
+    def _replicas_of(self, name: TopicPartition, among: Collection[BrokerId] | None = None) -> list[Replica]:
+        found = []
+        for process in self._running():
+            assert process.real is not None
+            partition, log = process.real.partition(name), _log_of(process, name)
+            if partition is not None and log is not None and (among is None or process.id in among):
+                found.append(Replica(process.id, partition, log, process.real.fetching(partition)))
+        return found
+
+    def _high_watermark_rises(self, replica: Replica) -> Problem:
         """S10: within one leader epoch of one process."""
-        partition = None if process.real is None else process.real.partition(name)
-        if partition is None or partition.log is None or not partition.is_leader:
+        if not replica.is_leader:
             return None
-        key, now = (name, process.id, process.life, partition.leader_epoch), partition.log.high_watermark
+        name, broker, now = replica.name, replica.broker, replica.log.high_watermark
+        key = (name, broker, self._process(broker).life, replica.partition.leader_epoch)
         before = self._high_watermarks.get(key, 0)
         self._high_watermarks[key] = now
-        return (
-            f"the high watermark of {name} on broker {process.id} went from {before} to {now}" if now < before else None
-        )
+        return f"the high watermark of {name} on broker {broker} went from {before} to {now}" if now < before else None
 
-    def _leaders(self, name: TopicPartition) -> Iterator[tuple[BrokerProcess, Partition, Log]]:
-        """Brokers that believe to lead it."""
-        for process in self._running():
-            partition = None if process.real is None else process.real.partition(name)
-            log = _log_of(process, name)
-            if partition is not None and log is not None and partition.is_leader:
-                yield process, partition, log
+    def _start_rises(self, replica: Replica) -> Problem:
+        """The log start of one process, unless the log was emptied."""
+        key, now = (replica.name, replica.broker, self._process(replica.broker).life), replica.log.log_start_offset
+        before = self._starts.get(key, 0)
+        self._starts[key] = now
+        if before <= now or replica.log.log_end_offset < before:
+            return None
+        return f"the log start of {replica.name} on broker {replica.broker} went from {before} to {now}"
 
-    def _maximal_isr(self, history: PartitionHistory) -> Problem:
-        """S3: the leader waits for every replica that may be in the ISR of ZooKeeper."""
-        for process, partition, _ in self._leaders(history.name):
-            counted = {*partition.isr, *(partition.pending_isr or ())}
-            if partition.leader_epoch == history.leader_epoch and not set(history.isr) <= counted:
-                return f"leader {process.id} of {history.name} counts {sorted(counted)}, ZooKeeper has {history.isr}"
+    def _laggard(self, leader: Replica, replicas: Sequence[Replica]) -> Problem:
+        """A member of the ISR has reached, within the lag limit, what was the leader's end. If not, the leader writes
+        another ISR."""
+        partition, now = leader.partition, self._cluster.clock.monotonic()
+        if not leader.is_leader:
+            return None
+        key = (leader.name, leader.broker, self._process(leader.broker).life, partition.leader_epoch)
+        ends = self._ends.setdefault(key, deque())
+        ends.append((now, leader.log.log_end_offset))
+        while len(ends) > 1 and now - ends[1][0] >= LAGGARD_SECONDS:
+            ends.popleft()
+        if now - ends[0][0] < LAGGARD_SECONDS or partition.pending_isr is not None or partition.superseded:
+            return None
+        for other in replicas:
+            if other.broker in partition.isr and other.log.log_end_offset < ends[0][1]:
+                return (
+                    f"{leader.name}: broker {other.broker} ends at {other.log.log_end_offset} and is in the ISR of "
+                    f"{leader.broker}, which ended at {ends[0][1]} {LAGGARD_SECONDS:.0f} s ago"
+                )
         return None
 
-    def _isr_has_it(self, history: PartitionHistory) -> Problem:
-        """S1: what a broker that believes to lead shows as committed, every running member of the ISR has."""
-        for process, _, log in self._leaders(history.name):
-            committed = content_of(log, log.high_watermark)
-            for broker in history.isr:
-                other = _log_of(self._process(broker), history.name)
-                if other is not None and content_of(other, log.high_watermark) != committed:
-                    return (
-                        f"{history.name}: broker {process.id} has committed up to {log.high_watermark}, "
-                        f"broker {broker} of the ISR {history.isr} does not have the same records"
-                    )
+    def _maximal_isr(self, history: PartitionHistory) -> Problem:
+        for process in self._running():
+            partition = None if process.real is None else process.real.partition(history.name)
+            if partition is None or not partition.is_leader or _log_of(process, history.name) is None:
+                continue
+            if partition.leader_epoch == history.leader_epoch:
+                wrong = maximal_isr(process.id, partition, history.isr)
+                if wrong is not None:
+                    return wrong
         return None
 
     def _replicas_are_equal(self, history: PartitionHistory) -> Problem:
-        """E2: the replicas have the same end and the same high watermark."""
+        """E2: the replicas have the same end and the same high watermark, and followers the leader's start or more."""
         ends = {
             broker: (log.log_end_offset, log.high_watermark)
             for broker in history.isr
@@ -232,21 +314,12 @@ class DataPlane:
         }
         if len(set(ends.values())) > 1:
             return f"the replicas of {history.name} end at {ends} (log end, high watermark)"
-        return self._replicas_agree(history.name, history.isr)
-
-    def _replicas_agree(self, name: TopicPartition, among: Collection[BrokerId]) -> Problem:
-        """S9: below the lowest of their high watermarks, these replicas have the same batches."""
-        logs = {p.id: log for p in self._running() if p.id in among and (log := _log_of(p, name)) is not None}
-        if len(logs) < 2:
-            return None
-        end = min(log.high_watermark for log in logs.values())
-        contents = {broker: content_of(log, end) for broker, log in logs.items()}
-        (first, expected), *others = contents.items()
-        for broker, found in others:
-            if found != expected:
-                at = next(n for n, (a, b) in enumerate(zip([*found, b""], [*expected, b""], strict=False)) if a != b)
-                return f"{name} differs between brokers {first} and {broker} below {end}, at batch {at}"
-        return None
+        replicas = self._replicas_of(history.name, history.isr)
+        start = max((replica.log.log_start_offset for replica in replicas if replica.is_leader), default=0)
+        behind = [replica.broker for replica in replicas if replica.log.log_start_offset < start]
+        if behind:
+            return f"the leader of {history.name} starts at {start}, brokers {behind} before that"
+        return agree(self._replicas_of(history.name, history.isr))
 
     def wrong(self, snapshot: ClusterSnapshot) -> Iterator[tuple[str, Problem]]:
         """What does not hold yet although all faults have ended."""
@@ -264,7 +337,7 @@ class DataPlane:
 
     def _is_forked(self, name: TopicPartition) -> bool:
         """A leader that lost records in a power cut and leads on in its old epoch makes a second history in it. Its
-        followers cannot see where the two part. Kafka has the same hole."""
+        followers cannot see where the two part. Only a state that cannot be written leads to this (ADR 0013)."""
         history = self._by_name.get(name)
         return history is not None and history.excused_at > 0 and name in self._cluster.checker.led_again
 
@@ -309,7 +382,7 @@ class DataPlane:
             require = self._cluster.checker.require
             require("S2", history.everything_is_there(found))
             offsets = sorted(found)
-            if offsets != list(range(len(offsets))):
+            if offsets and offsets != list(range(offsets[0], offsets[-1] + 1)):
                 require("S2", f"{history.name} has gaps: {offsets}")
             sent = [one for at in offsets if (one := sent_by(found[at])) is not None]
             require("S11", once_and_in_order(history.name, sent))
@@ -319,32 +392,3 @@ def _log_of(process: BrokerProcess, name: TopicPartition) -> Log | None:
     partition = None if process.real is None else process.real.partition(name)
     log = None if partition is None else partition.log
     return None if log is None or log.failed or process.disk.is_failing else log
-
-
-def epochs_are_in_order(name: TopicPartition, log: Log) -> Problem:
-    """S13: the epochs of batches never fall, and the epoch file says where each begins."""
-    begins: dict[int, int] = {}
-    for batch in content_of(log, log.log_end_offset):
-        header = read_header(batch)
-        if begins and header.leader_epoch < max(begins):
-            return f"{name}: epoch {header.leader_epoch} after {max(begins)} at offset {header.base_offset}"
-        begins.setdefault(header.leader_epoch, header.base_offset)
-    known = {entry.epoch: entry.start_offset for entry in log.epochs.entries if entry.start_offset < log.log_end_offset}
-    return None if known == begins else f"{name}: the epoch file has {known}, the batches have {begins}"
-
-
-def content_of(log: Log, end: int) -> list[bytes]:
-    """The batches below `end`."""
-    found: list[bytes] = []
-    at = log.log_start_offset
-    while at < end:
-        try:
-            read = log.read(at, READ_BYTES, upper_bound=end, at_least_one=True)
-        except KafkaError:
-            break
-        if not read.records:
-            break
-        view = memoryview(read.records)
-        found += [bytes(view[p : p + header.size_in_bytes]) for p, header in iter_batches(view)]
-        at = read.next_offset
-    return found

@@ -33,7 +33,7 @@ T = TypeVar("T")
 JOB_SECONDS: Final = 0.002
 VOLUME_BYTES: Final = 1 << 40
 _ZEROS_CHANCE: Final = 0.25
-"""How often a torn write leaves zeros: the file has its new length already, but not its new bytes."""
+"""How often a torn write leaves zeros: the file has its new length already, but not its new bytes, or only some."""
 
 
 class _File:
@@ -63,9 +63,13 @@ class _File:
         self.sync()
         for position, data in torn:
             if data is not None:
-                length = random.randint(0, len(data))
-                is_lost = random.random() < _ZEROS_CHANCE
-                _apply(self.durable, position, bytes(length) if is_lost else data[:length])
+                length, chance = random.randint(0, len(data)), random.random()
+                kept = data[:length]
+                if chance < _ZEROS_CHANCE:
+                    kept = bytes(length)
+                elif chance < 2 * _ZEROS_CHANCE:
+                    kept += bytes(len(data) - length)
+                _apply(self.durable, position, kept)
         self.data = bytearray(self.durable)
 
 

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 DARK_SECONDS: Final = (0.5, 2.5 * SESSION_TIMEOUT_MS / 1000)
 CHANGES: Final = ("write", "sync", "rename", "sync_directory", "truncate")
+IN_A_DIRECTORY: Final = 2
+"""Slashes in the path of a log directory."""
+NAMES: Final = ("make_directories", "rename", "remove", "truncate")
+"""What a file system may forget, or remember in part, until the directory is synced."""
+SOON_SECONDS: Final = (0.0, 0.02, 0.3, 1.0)
+AGAIN: Final = 0.25
+"""How often power comes back only to go again."""
 
 
 class DiskFailures:
@@ -28,7 +35,9 @@ class DiskFailures:
         return {
             "power cut": self.power_cut,
             "power cut at a write": self.power_cut_at_a_write,
+            "power cut after a change of names": self.power_cut_after_names,
             "power cut everywhere": self.power_cut_everywhere,
+            "power cut after a clean restart": self.power_cut_after_restart,
             "full disk": self.full_disk,
             "slow disk": self.slow_disk,
         }
@@ -61,16 +70,46 @@ class DiskFailures:
         def count(done: str, _path: str) -> None:
             nonlocal left
             left -= done == operation
-            if left <= 0 and victim.runs and victim.disk.has_power:
+            if left <= 0:
                 victim.disk.before = None
-                victim.black_out()
-                self._failures.spawn(self._cut(victim))
+                self._cut_now(victim)
 
         victim.disk.before = count
 
+    async def power_cut_after_names(self) -> None:
+        """A log was created, deleted or truncated, or a segment was: what is acknowledged next needs those names."""
+        victims = self._running()
+        if not victims:
+            return
+        victim, operation = self._random.choice(victims), self._random.choice(NAMES)
+        seconds = self._random.uniform(0, self._random.choice(SOON_SECONDS))
+
+        def wait(done: str, path: str) -> None:
+            if done == operation and path.count("/") > IN_A_DIRECTORY and not path.endswith(".tmp"):
+                victim.disk.before = None
+                self._failures.later(seconds, partial(self._cut_now, victim))
+
+        victim.disk.before = wait
+
+    async def power_cut_after_restart(self) -> None:
+        """Nothing may count as clean that was written since."""
+        if victims := self._running():
+            victim = self._random.choice(victims)
+            await victim.leave()
+            victim.start_later(self._random.choice((0.0, 0.5)))
+            self._failures.later(self._random.uniform(0.2, 5), partial(self._cut_now, victim))
+
     async def _cut(self, victim: BrokerProcess) -> None:
         await victim.lose_power()
-        victim.start_later(self._random.uniform(*DARK_SECONDS))
+        seconds = self._random.uniform(*DARK_SECONDS)
+        victim.start_later(seconds)
+        if self._random.random() < AGAIN:
+            self._failures.later(seconds + self._random.uniform(0, 1.5), partial(self._cut_now, victim))
+
+    def _cut_now(self, victim: BrokerProcess) -> None:
+        if victim.runs and victim.disk.has_power and not self._failures.have_ended:
+            victim.black_out()
+            self._failures.spawn(self._cut(victim))
 
     async def full_disk(self) -> None:
         if victims := self._running():

@@ -23,6 +23,7 @@ class Failures:
         self._random = cluster.random
         self._tasks: set[asyncio.Task[None]] = set()
         self._outage: asyncio.Task[None] | None = None
+        self.have_ended = False
 
     def kinds(self) -> dict[str, Callable[[], Awaitable[None]]]:
         kinds: dict[str, Callable[[], Awaitable[None]]] = {
@@ -45,6 +46,11 @@ class Failures:
         if self._cluster.data is not None:
             disks = DiskFailures(self._cluster, self)
             kinds |= disks.kinds()
+            kinds["leader cut off from ZooKeeper"] = self.cut_off_leader
+            kinds["leader cut off from its followers"] = self.cut_off_from_followers
+            kinds["leader deposed"] = self.depose_leader
+            kinds["leaders rotated"] = self.rotate_leaders
+            kinds["controller deposed"] = self.depose_controller
         if not self._cluster.follower_lag:
             kinds["ZooKeeper outage"] = self.outage  # a lone follower would keep serving, which a real one does not
         return kinds
@@ -120,6 +126,65 @@ class Failures:
             network.cut(zookeeper, host)
             self.later(self._random.uniform(0.5, 1.6) * SESSION_SECONDS, partial(network.mend, host, zookeeper))
 
+    def _leader(self) -> SimulatedProcess | None:
+        """A process that leads a partition with records."""
+        names = () if self._cluster.data is None else self._cluster.data.partitions()
+        leaders = [p for p in self.running() if p.broker is not None and not p.broker.leads().keys().isdisjoint(names)]
+        return self._random.choice(leaders) if leaders else None
+
+    async def cut_off_leader(self) -> None:
+        """Clients and followers reach the leader, but another one may be elected meanwhile."""
+        leader, network = self._leader(), self._cluster.network
+        if leader is None:
+            return
+        seconds = self._random.uniform(0.5, 1.6) * SESSION_SECONDS
+        for zookeeper in self._cluster.zookeepers:
+            network.cut(leader.host, zookeeper)
+            network.cut(zookeeper, leader.host)
+            self.later(seconds, partial(network.mend, leader.host, zookeeper))
+
+    async def cut_off_from_followers(self) -> None:
+        """Clients reach the leader: what it takes is on no other replica. If ZooKeeper reaches it too, its ISR shrinks;
+        if not, another leader is elected, and what this one took is truncated."""
+        leader, network = self._leader(), self._cluster.network
+        if leader is None:
+            return
+        seconds = self._random.uniform(0.5, 9)
+        others = [process.host for process in self._cluster.processes if process is not leader]
+        if self._random.random() < 0.6:
+            others += self._cluster.zookeepers
+        for other in others:
+            network.cut(leader.host, other)
+            network.cut(other, leader.host)
+            self.later(seconds, partial(network.mend, leader.host, other))
+
+    async def depose_leader(self) -> None:
+        """A leader takes records that its followers do not get, and its session ends."""
+        leader, network = self._leader(), self._cluster.network
+        if leader is None or leader.zk is None:
+            return
+        for other in self._cluster.processes:
+            if other is not leader:
+                network.cut(leader.host, other.host)
+                network.cut(other.host, leader.host)
+                self.later(self._random.uniform(0.5, 4), partial(network.mend, leader.host, other.host))
+        self.later(self._random.uniform(0, 1.5), partial(self._cluster.server.expire, leader.zk.session_id))
+
+    async def depose_controller(self) -> None:
+        """Another controller is elected while requests of the former one are on their way to slow brokers."""
+        slow = self.running()
+        for process in slow:
+            process.faults.seconds_late = self._random.choice((0.0, 0.3, 2.0))
+            self.later(self._random.uniform(1, 4), partial(setattr, process.faults, "seconds_late", 0.0))
+        self._cluster.operator.rotate_leaders()
+        self.later(self._random.uniform(0, 1), self._cluster.operator.move_controller)
+
+    async def rotate_leaders(self) -> None:
+        """Leadership moves within the ISR, several times in a row: nobody fetches from the former leader any more, and
+        what it alone has is older than the next epoch, or newer than the one after that."""
+        for number in range(self._random.randint(1, 4)):
+            self.later(number * self._random.uniform(0.02, 0.8), self._cluster.operator.rotate_leaders)
+
     async def partition(self) -> None:
         """Cut the network between the controller, or any process, and another one; in both directions or one."""
         processes = self._cluster.processes
@@ -174,6 +239,7 @@ class Failures:
 
     async def end(self) -> None:
         """End all failures that are still active."""
+        self.have_ended = True
         if self._outage is not None:
             await asyncio.gather(self._outage)
         self._cluster.network.heal()

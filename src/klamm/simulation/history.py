@@ -4,12 +4,11 @@
   what consumers read is a prefix of one history.
 - S11: a batch of an idempotent producer is there once, and its batches are in order.
 
-Power cuts: with flush.messages=1 nothing that was acknowledged may be lost, whatever loses power. Without it, records
-live in page caches, and replication keeps them: a replica in the ISR that loses power is *suspect* until it leaves the
-ISR, after which it must fetch what it lost. Only if at some moment every member of the ISR is suspect or cannot lead
-(not registered, stopping, its directory failed), what was promised before is *excused*: a suspect may lead next.
-Records that were read but not acknowledged are excused in the same way in both cases, because readers do not wait for a
-flush.
+Power cuts: with flush.messages=1 nothing that was acknowledged or read may be lost, whatever loses power. Without it,
+records live in page caches, and replication keeps them: a replica in the ISR that loses power is *suspect* until it
+leaves the ISR, after which it must fetch what it lost. Only if at some moment every member of the ISR is suspect or
+cannot lead (not registered, stopping, its directory failed), what was promised before is *excused*: a suspect may lead
+next.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ class PartitionHistory:
         """By offset: what any consumer has read."""
         self.refused: set[bytes] = set()
         """Values that were refused before they were appended."""
+        self.trimmed = 0
+        """Below this offset, records may have been deleted by request."""
         self.excused_at = 0.0
         self.suspects: set[BrokerId] = set()
         self.isr: tuple[BrokerId, ...] = ()
@@ -50,13 +51,13 @@ class PartitionHistory:
 
     def acknowledged(self, offset: int, values: Sequence[bytes], asked_at: float) -> Problem:
         """With acks=all. An answer to a request from before an excuse promises nothing."""
-        if asked_at <= self.excused_at and not self.is_flushed:
+        if asked_at <= self.excused_at:
             return None
         for at, value in enumerate(values, offset):
             known = self.promised.get(at, value)
             if known != value:
                 return f"{self.name} acknowledged {value!r} at offset {at} after {known!r}"
-            if asked_at > self.excused_at and self.read.get(at, value) != value:
+            if self.read.get(at, value) != value:
                 return f"{self.name} acknowledged {value!r} at offset {at}, where {self.read[at]!r} was read"
             self.promised[at] = value
         return None
@@ -90,12 +91,13 @@ class PartitionHistory:
 
     def excuse(self, can_lead: Callable[[BrokerId], bool], now: float) -> bool:
         """True if what was promised may be lost from now on."""
-        if not self.suspects or any(can_lead(broker) for broker in self.isr if broker not in self.suspects):
+        if self.is_flushed or not self.suspects:
+            return False
+        if any(can_lead(broker) for broker in self.isr if broker not in self.suspects):
             return False
         self.excused_at = now
         self.read.clear()
-        if not self.is_flushed:
-            self.promised.clear()
+        self.promised.clear()
         return True
 
     # --- the end ---
@@ -104,6 +106,8 @@ class PartitionHistory:
         """S2, for what a leader has below its high watermark in the end."""
         for what, expected in (("acknowledged", self.promised), ("read", self.read)):
             for offset, value in sorted(expected.items()):
+                if offset < self.trimmed and offset not in found:
+                    continue
                 if found.get(offset) != value:
                     return f"{self.name}: {value!r} was {what} at offset {offset}, found {found.get(offset)!r}"
         refused = sorted(self.refused & set(found.values()))

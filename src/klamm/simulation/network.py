@@ -34,6 +34,7 @@ class SimulatedNetwork:
         self._stalled_until: dict[str, float] = {}
         self._next_port = EPHEMERAL_PORTS_FROM
         self.tap: Tap | None = None
+        self._delivered: dict[tuple[str, str], float] = {}
 
     def host(self, name: str) -> Host:
         return Host(self, name)
@@ -72,6 +73,13 @@ class SimulatedNetwork:
         """Delay everything to and from a host until then: a long pause, or a network that hangs."""
         until = asyncio.get_running_loop().time() + seconds
         self._stalled_until[name] = max(until, self._stalled_until.get(name, 0.0))
+
+    def deliver(self, source: str, target: str) -> None:
+        self._delivered[source, target] = asyncio.get_running_loop().time()
+
+    def last_delivery(self, source: str, target: str) -> float:
+        """When something of `source` last arrived at `target`."""
+        return self._delivered.get((source, target), 0.0)
 
     def stalled_until(self, one: str, other: str) -> float:
         return max(self._stalled_until.get(one, 0.0), self._stalled_until.get(other, 0.0))
@@ -268,6 +276,7 @@ class _End(asyncio.Transport):
 
     def _deliver(self, data: bytes) -> None:
         assert self._protocol is not None
+        self._network.deliver(self._other, self.owner)
         self._protocol.data_received(data)
 
     def _lost(self, error: Exception | None) -> None:

@@ -69,7 +69,10 @@ class Operator:
         """Topics whose names are not used again: without topic ids, a new topic looks like the old one."""
 
     def actions(self) -> dict[str, Callable[[], None]]:
+        data = self._cluster.data
+        with_records = {} if data is None else {"create with records": data.create_topic}
         return {
+            **with_records,
             "create": self.create,
             "create again": self.create_again,
             "delete": self.delete,
@@ -187,6 +190,22 @@ class Operator:
 
     def list_reassignments(self) -> None:
         self._call("list", lambda controller: controller.list_partition_reassignments(None))
+
+    def rotate_leaders(self) -> None:
+        """Another replica becomes the preferred one, and is elected at once."""
+        names = self._movable_partitions()
+        found = {name: self._partitions(name.topic).get(name.partition) for name in names}
+        targets = {
+            name: (*assignment.replicas[1:], assignment.replicas[0])
+            for name, assignment in found.items()
+            if assignment is not None and not assignment.is_being_reassigned
+        }
+
+        async def rotate(controller: Controller) -> None:
+            await controller.alter_partition_reassignments(targets)
+            await controller.elect_leaders(list(targets), UncleanElection.FORBIDDEN)
+
+        self._call("rotate", rotate)
 
     # --- elections ---
 
@@ -377,6 +396,8 @@ class Operator:
             if node is not None and node.czxid == czxid:
                 self._tree.unprotect(path)
 
+        if (name := name_of_state(path)) is not None:
+            self._cluster.checker.protected.add(name)
         self._tree.protect(path)
         self._mend_later(mend)
 
