@@ -36,7 +36,7 @@ class Broker(NamedTuple):
     controller_only: bool = False
     """A dedicated controller node, which gets no replicas. Only its registration says so, not the wire."""
     recovered: bool = False
-    """It started after a stop that was not clean, so its logs may lack what it had acknowledged (ADR 0013)."""
+    """It started after a stop that was not clean, so its logs may lack what it had acknowledged (ADR 0014)."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)

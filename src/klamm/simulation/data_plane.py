@@ -337,7 +337,7 @@ class DataPlane:
 
     def _is_forked(self, name: TopicPartition) -> bool:
         """A leader that lost records in a power cut and leads on in its old epoch makes a second history in it. Its
-        followers cannot see where the two part. Only a state that cannot be written leads to this (ADR 0013)."""
+        followers cannot see where the two part. Only a state that cannot be written leads to this (ADR 0014)."""
         history = self._by_name.get(name)
         return history is not None and history.excused_at > 0 and name in self._cluster.checker.led_again
 

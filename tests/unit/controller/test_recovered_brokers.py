@@ -1,4 +1,4 @@
-"""Brokers that lost the ends of their logs while no controller looked (ADR 0013)."""
+"""Brokers that lost the ends of their logs while no controller looked (ADR 0014)."""
 
 from __future__ import annotations
 

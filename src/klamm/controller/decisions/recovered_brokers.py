@@ -1,4 +1,4 @@
-"""What a new controller does about brokers that lost the ends of their logs while no controller looked (ADR 0013).
+"""What a new controller does about brokers that lost the ends of their logs while no controller looked (ADR 0014).
 
 A controller that notices the end of a broker takes it out of the ISR and elects another leader. If there is no
 controller at that moment, the state in ZooKeeper still has the broker in the ISR, perhaps as leader, when it registers

@@ -6,7 +6,7 @@ endpoints with the same listener make the document invalid.
 
 A dedicated controller node says so under a key of our own, because every broker that places replicas must know it. A
 separate node could outlive the broker or its configuration; the registration changes with them in one transaction. So
-does a broker that had to recover its logs (ADR 0013). Kafka's decoders (2.5.1 and 3.9.1) ignore unknown keys.
+does a broker that had to recover its logs (ADR 0014). Kafka's decoders (2.5.1 and 3.9.1) ignore unknown keys.
 """
 
 from __future__ import annotations
