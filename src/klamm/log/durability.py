@@ -11,7 +11,7 @@ recovery point, and rebuilds them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from klamm.log.leader_epochs import LeaderEpochCache
@@ -74,6 +74,10 @@ class Durability:
     def rolled(self, sealed: LogSegment) -> None:
         self._sealed.append(sealed)
         self._names_changed = True
+
+    def deleted(self, segments: Sequence[LogSegment]) -> None:
+        """Their files are gone: the next flush must not open them."""
+        self._sealed = [segment for segment in self._sealed if segment not in segments]
 
     def lower(self, offset: int) -> bool:
         """True if the recovery point was above `offset`. A flush that is running does not raise it again."""

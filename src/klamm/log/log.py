@@ -462,6 +462,7 @@ class Log:
         return count
 
     def _delete(self, segments: list[LogSegment]) -> None:
+        self._durability.deleted(segments)
         renamed = [path for segment in segments for path in segment.rename_deleted()]
         if renamed:
             self._owner.remove_later(renamed, self.config.file_delete_delay_ms)

@@ -537,6 +537,18 @@ def test_a_log_whose_write_failed_takes_nothing_more(bench: Workbench, monkeypat
     log.close()
 
 
+async def test_a_segment_that_retention_deletes_before_its_flush(bench: Workbench) -> None:
+    """The flush used to open its file again, and took the log directory offline."""
+    log = bench.open()
+    append(log, "v")
+    log.roll()
+    log.update_high_watermark(1)
+    log.delete_oldest(1)
+    append(log, "v")
+    await log.flush()
+    assert (log.failed, log.recovery_point) == (False, 2)
+
+
 async def test_flush_moves_the_recovery_point(bench: Workbench) -> None:
     log = bench.open(SMALL)
     for value in "abcdef":
