@@ -111,7 +111,7 @@ class BrokerNode:
         producer_ids = ProducerIds(zk, broker_id)
         transactions_topic = InternalTopic(transactions_shape(config), self.metadata, topics)
         self.transactions, self._transaction_timers, self.markers = transaction_coordinator(
-            self.replicas, appends, transactions_topic, producer_ids, self.groups.commits, self._marker_client
+            self.replicas, appends, transactions_topic, producer_ids, self.groups.commits, self._marker_client, topics
         )
         fetch_sessions = FetchSessions(
             config.fetch_session_cache_slots, ports.clock, ports.random, partial(RestingPartitions, self.replicas)

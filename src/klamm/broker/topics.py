@@ -170,6 +170,13 @@ class TopicAdmin:
             return None
         return len(topic.decode(path, node.data).partitions)
 
+    async def partitions_left(self, name: str) -> int:
+        """How many partitions ZooKeeper knows by now; 0 if the topic does not exist or is being deleted."""
+        await self._zk.sync(topic.path(name))
+        if await self._zk.exists(delete_topics.path(name)) is not None:
+            return 0
+        return await self.partition_count(name) or 0
+
     def plan(
         self, new: NewTopic, brokers: Sequence[PlacementBroker], mode: RackMode = RackMode.ENFORCED
     ) -> PlannedTopic:

@@ -17,6 +17,7 @@ from klamm.broker.coordinators.transactions.timers import TransactionTimers
 from klamm.broker.coordinators.transactions.transaction_log import TransactionLog
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.replica_manager import ReplicaManager
+from klamm.broker.topics import TopicAdmin
 from klamm.model.ids import BrokerId
 
 
@@ -27,6 +28,7 @@ def transaction_coordinator(
     producer_ids: ProducerIds,
     offsets: TransactionalOffsets,
     client_for: Callable[[BrokerId], BrokerClient],
+    topics: TopicAdmin,
 ) -> tuple[TransactionCoordinator, TransactionTimers, MarkerWriter]:
     """The coordinator, its timers, and the writer of markers for the partitions that this broker leads."""
     config, clock, guard = replicas.config, replicas.clock, replicas.guard
@@ -35,7 +37,7 @@ def transaction_coordinator(
     def endpoint(broker: BrokerId) -> MarkerEndpoint:
         return writer if broker == replicas.me else RemoteMarkers(client_for(broker))
 
-    markers = MarkerSender(replicas.metadata, config.inter_broker_listener, guard, endpoint)
+    markers = MarkerSender(replicas.metadata, config.inter_broker_listener, guard, endpoint, topics.partitions_left)
     log = TransactionLog(replicas, appends, clock)
     coordinator = TransactionCoordinator(config, clock, guard, topic, log, producer_ids, markers)
     replicas.leadership_listeners[topic.name] = coordinator

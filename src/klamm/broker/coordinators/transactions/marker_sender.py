@@ -1,14 +1,15 @@
 """Sends the markers of decided transactions until every partition has one, and says so exactly once per transaction.
 
 Nothing gives up: a marker that a partition does not take is sent again, to its leader of that moment, after a pause. A
-transaction ends early only if a partition has seen a later producer or coordinator epoch, or if the coordinator moves.
+partition needs none only if ZooKeeper says that it was deleted. A transaction ends early only if a partition has seen a
+later producer or coordinator epoch, or if the coordinator moves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -22,7 +23,7 @@ from klamm.broker.coordinators.transactions.markers import (
     route,
 )
 from klamm.broker.metadata_cache import MetadataCache
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, ZNodeError, ZooKeeperError
 from klamm.model.guard import Guard
 from klamm.model.ids import BrokerId, TopicPartition
 
@@ -40,11 +41,14 @@ class MarkerSender:
         listener: str,
         guard: Guard,
         endpoint: Callable[[BrokerId], MarkerEndpoint],
+        partitions_left: Callable[[str], Awaitable[int]],
     ) -> None:
+        """`partitions_left` asks ZooKeeper how many partitions a topic has. It raises ZooKeeperError and ZNodeError."""
         self._metadata = metadata
         self._listener = listener
         self._guard = guard
         self._endpoint = endpoint
+        self._partitions_left = partitions_left
         self._open: dict[int, dict[str, tuple[TransactionEnd, Written]]] = {}
         """By partition of the coordinator's topic, then by transactional id."""
         self._channels: dict[BrokerId, MarkerChannel] = {}
@@ -82,13 +86,30 @@ class MarkerSender:
             await self._has_waiting.wait()
             self._has_waiting.clear()
             await asyncio.sleep(min(pause_after(end.failures + 1) for end in self._waiting) if self._waiting else 0)
+            await self._forget_deleted()
             for number, end in enumerate(list(self._waiting), 1):
                 partitions = self._waiting.pop(end, None)
                 if partitions is not None:
-                    self._route(end, partitions)
+                    self._route(end, partitions & end.missing)
                     self._maybe_finish(end)
                 if number % ENDS_PER_SLICE == 0:
                     await asyncio.sleep(0)
+
+    async def _forget_deleted(self) -> None:
+        """Ask ZooKeeper about the topics of waiting partitions that this broker does not know."""
+        unknown: dict[str, dict[TransactionEnd, set[TopicPartition]]] = {}
+        for end, partitions in self._waiting.items():
+            for name in partitions:
+                if self._leader_of(name) is None:
+                    unknown.setdefault(name.topic, {}).setdefault(end, set()).add(name)
+        for topic, ends in unknown.items():
+            try:
+                left = await self._partitions_left(topic)
+            except (ZooKeeperError, ZNodeError) as error:
+                log.warning("cannot find out whether %r was deleted: %s", topic, error)
+                continue
+            for end, partitions in ends.items():
+                end.missing -= {name for name in partitions if name.partition >= left}
 
     # --- routing ---
 
@@ -102,11 +123,7 @@ class MarkerSender:
     def _route(self, end: TransactionEnd, partitions: Iterable[TopicPartition]) -> None:
         if end.is_over:
             return
-        if not self._metadata.is_informed:  # an empty cache must not make every partition look deleted
-            self._wait(end, partitions)
-            return
         routes = route(partitions, self._leader_of, self._is_reachable)
-        end.missing -= routes.deleted
         for broker, names in routes.by_leader.items():
             self._channel(broker).add(end, names)
         if routes.waiting:

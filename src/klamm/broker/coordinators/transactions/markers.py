@@ -1,7 +1,8 @@
 """The markers that end a transaction on its partitions: what to send to which broker, and what each answer means. Pure.
 
-Partitions are grouped by their leader of the moment. A partition that the cluster no longer knows was deleted and needs
-no marker. One whose leader is not known or not alive waits.
+Partitions are grouped by their leader of the moment. One whose leader is not known or not alive waits. A deleted
+partition needs no marker, but that this broker does not know a partition does not say that it was deleted: its metadata
+may be incomplete after a restart or a change of the controller. ZooKeeper decides that.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ class TransactionEnd:
 
 class Routes(NamedTuple):
     by_leader: dict[BrokerId, set[TopicPartition]]
-    deleted: set[TopicPartition]
     waiting: set[TopicPartition]
 
 
@@ -63,13 +63,11 @@ def route(
     leader_of: Callable[[TopicPartition], BrokerId | None],
     is_reachable: Callable[[BrokerId], bool],
 ) -> Routes:
-    """`leader_of` is None for a partition that does not exist."""
-    routes = Routes({}, set(), set())
+    """`leader_of` is None for a partition that this broker does not know."""
+    routes = Routes({}, set())
     for name in partitions:
         leader = leader_of(name)
-        if leader is None:
-            routes.deleted.add(name)
-        elif is_reachable(leader):
+        if leader is not None and is_reachable(leader):
             routes.by_leader.setdefault(leader, set()).add(name)
         else:
             routes.waiting.add(name)

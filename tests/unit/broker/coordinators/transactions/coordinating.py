@@ -149,7 +149,11 @@ class Coordinating:
         self.metadata = MetadataCache()
         self.brokers: dict[int, MarkerBroker] = {1: MarkerBroker(), 2: MarkerBroker()}
         self.guard = Guard()
-        self.markers = MarkerSender(self.metadata, LISTENER, self.guard, lambda broker: self.brokers[broker])
+        self.existing: set[TopicPartition] = set()
+        """What ZooKeeper knows, whatever this broker was told."""
+        self.markers = MarkerSender(
+            self.metadata, LISTENER, self.guard, lambda broker: self.brokers[broker], self.partitions_left
+        )
         parts: tuple[Any, ...] = (self.config, self.clock, self.guard, self.topic, self.log, self.ids, self.markers)
         self.coordinator = TransactionCoordinator(*parts)
         self.timers = TransactionTimers(self.config, self.clock, self.guard, self.log, self.coordinator)  # type: ignore[arg-type]
@@ -159,6 +163,9 @@ class Coordinating:
         async with self.guard.running():
             self.timers.start()
             yield self
+
+    async def partitions_left(self, topic: str) -> int:
+        return max((name.partition + 1 for name in self.existing if name.topic == topic), default=0)
 
     async def lead(self, transactional_id: str = "tx", epoch: int = 5) -> None:
         """Own the id's partition, and wait for the load."""
@@ -173,6 +180,7 @@ class Coordinating:
         brokers = [Broker(BrokerId(b), (Endpoint(LISTENER, f"host{b}", 9092),)) for b in alive]
         topics: dict[str, list[tuple[int, PartitionMetadata]]] = {}
         for name, leader in leaders.items():
+            (self.existing.discard if leader == LEADER_DURING_DELETE else self.existing.add)(name)
             state = PartitionMetadata(BrokerId(leader), LeaderEpoch(0), (), (), ())
             topics.setdefault(name.topic, []).append((name.partition, state))
         assert LEADER_DURING_DELETE == -2

@@ -15,7 +15,7 @@ from klamm.broker.coordinators.transactions.markers import (
     outcome_of,
     route,
 )
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ConnectionLoss, ErrorCode, ZNodeError
 from klamm.model.ids import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 from .coordinating import Coordinating
@@ -47,9 +47,9 @@ class Done:
 
 def test_routes() -> None:
     leaders = {A: BrokerId(1), B: BrokerId(2), C: BrokerId(-1)}
-    deleted = TopicPartition("gone", 0)
-    routes = route([A, B, C, deleted], leaders.get, lambda broker: broker == 1)
-    assert routes == ({1: {A}}, {deleted}, {B, C})
+    unknown = TopicPartition("unknown", 0)
+    routes = route([A, B, C, unknown], leaders.get, lambda broker: broker == 1)
+    assert routes == ({1: {A}}, {B, C, unknown})
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_a_deleted_partition_needs_no_marker(world: Coordinating) -> None:
     done = Done()
     await world.told({B: -2})
     world.markers.send(end_of("one", 7, B), done)
-    assert done.ends == ["one"]
+    await world.settled(lambda: done.ends == ["one"])
     world.markers.send(end_of("two", 8, A, B), done)
     await world.settled(lambda: len(done.ends) == 2)
     assert world.brokers[2].requests == []
@@ -123,15 +123,41 @@ async def test_a_partition_that_is_deleted_while_it_waits_is_done(world: Coordin
     await world.settled(lambda: done.ends)
 
 
-async def test_a_broker_that_knows_nothing_yet_takes_no_partition_for_deleted() -> None:
+@pytest.mark.parametrize("informed", [True, False])
+async def test_a_partition_that_this_broker_does_not_know_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch, informed: bool
+) -> None:
+    """A restarted broker may coordinate before it was told of all topics. ZooKeeper knows them."""
+    monkeypatch.setattr(marker_channel, "FIRST_PAUSE_S", 0.002)
     async with Coordinating().running() as world:
         done = Done()
+        world.existing.add(A)
+        if informed:
+            await world.told({})
         world.markers.send(end_of("one", 7, A), done)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
         assert done.ends == [] and world.markers.waiting_count == 1
         await world.told({A: 1})
         await world.settled(lambda: done.ends)
         assert len(world.brokers[1].requests) == 1
+
+
+async def test_markers_wait_while_zookeeper_does_not_answer(
+    world: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, failures = Done(), [ConnectionLoss("/"), ZNodeError("/brokers/topics/orders", "not JSON")]
+    answer = world.markers._partitions_left
+
+    async def unreliable(topic: str) -> int:
+        if failures:
+            raise failures.pop()
+        return await answer(topic)
+
+    monkeypatch.setattr(world.markers, "_partitions_left", unreliable)
+    await world.told({B: -2})
+    world.markers.send(end_of("one", 7, B), done)
+    await world.settled(lambda: done.ends)
+    assert failures == []
 
 
 @pytest.mark.case("TXN-22")
