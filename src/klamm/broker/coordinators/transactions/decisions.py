@@ -67,9 +67,11 @@ def init_producer_id(
         return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
     if current.state.is_prepared:
         return Refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if current.state is TransactionState.ONGOING:
-        return Write(fence(current, now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
     has_current_epoch = expected is None or expected.epoch == current.producer_epoch
+    if current.state is TransactionState.ONGOING:
+        if not has_current_epoch:  # it was fenced before, and must not interrupt its successor
+            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return Write(fence(current, now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
     producer_id, epoch, last_epoch = current.producer_id, current.producer_epoch, NO_PRODUCER_EPOCH
     if current.producer_epoch >= LAST_EPOCH and has_current_epoch:
         if new_id is None:

@@ -162,6 +162,14 @@ def test_another_producer_is_fenced(current: Transaction, expected: Expected) ->
     assert init(current, expected) == FENCED
 
 
+@pytest.mark.parametrize("epoch", [8, 9, 11])
+def test_a_fenced_producer_does_not_interrupt_its_successor(epoch: int) -> None:
+    """Kafka aborts the successor's transaction and fences both."""
+    current = transaction(ONGOING, last_epoch=9)
+    assert init(current, expected=Expected(ID, epoch)) == FENCED
+    assert written(init(current, expected=Expected(ID, 10))).producer_epoch == 11
+
+
 @pytest.mark.case("TXN-10")
 @pytest.mark.parametrize("state", list(TransactionState))
 def test_a_pending_transition_goes_first(state: TransactionState) -> None:
