@@ -590,6 +590,35 @@ async def test_a_registered_instance_with_a_wrong_member_id(c: GroupNode) -> Non
 STATIC = {"instance": ["one", "two"], "session": 10_000}
 
 
+@coordinator()
+async def test_an_id_that_was_handed_out_takes_no_static_place(c: GroupNode) -> None:
+    """Kafka calls it an illegal state. Two members would share an instance id, and neither be fenced."""
+    members = await c.stable(2, **STATIC)
+    given = await c.join(session=1_000)
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert (await c.join(given.member_id, instance="one")).error_code == FENCED
+    assert (await c.join(given.member_id, instance="other")).error_code == UNKNOWN_MEMBER
+    assert (list(c.known.members), c.state) == (members, "Stable")
+
+
+@coordinator(group_max_size=2)
+async def test_a_full_group_does_not_wait_for_the_id_that_it_refuses(c: GroupNode) -> None:
+    (member,) = await c.stable(session=10_000, rebalance=60_000)
+    given = await c.join(session=10_000)
+    joins = [start(c.join(version=3)), start(c.join(member))]
+    await pass_ms(1)
+    assert (c.state, c.known.joined) == ("PreparingRebalance", 2), "the handed out id is awaited"
+    assert (await c.join(given.member_id)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    await pass_ms(1)
+    assert all(join.done() for join in joins)
+
+
+@coordinator()
+async def test_a_refused_join_leaves_no_group(c: GroupNode) -> None:
+    assert (await c.join(protocol_type="")).error_code == INCONSISTENT
+    assert c.group() is None
+
+
 @pytest.mark.case("GRP-39")
 @coordinator()
 async def test_a_static_follower_restarts(c: GroupNode) -> None:

@@ -25,7 +25,8 @@ def _is_expired(group: Group, partition: TopicPartition, value: Offset, now_ms: 
     if group.protocol_type is None:
         pass  # a group without members: each offset has its own age
     elif group.is_in(State.EMPTY):
-        since = value.commit_timestamp if group.state_timestamp is None else group.state_timestamp
+        # Consumers without membership may go on committing after the last member has left.
+        since = max(value.commit_timestamp, group.state_timestamp or 0)
     elif not (
         group.protocol_type == CONSUMER
         and group.is_in(State.STABLE)

@@ -82,9 +82,10 @@ class Group:
         if stored.members:
             group.state = State.STABLE
             group.protocol = stored.protocol
-            group.leader = stored.leader
             for member in stored.members:
                 group.add(Member.stored(member, stored.protocol))
+            if stored.leader in group.members:
+                group.leader = stored.leader
         group.topics = group.subscribed_topics()
         return group
 

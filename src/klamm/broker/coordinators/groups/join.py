@@ -29,6 +29,7 @@ from klamm.broker.coordinators.groups.rebalance import (
     current_generation,
     maybe_end_join_phase,
     maybe_prepare,
+    pending_over,
     remove_member,
     renew_session,
 )
@@ -53,6 +54,9 @@ def join(group: Group, request: Join, call: Call, rules: Rules, turn: Turn) -> N
         member = group.members.get(request.member_id)
         if member is not None:
             remove_member(group, member, rules, turn)
+        elif request.member_id in group.pending_members:
+            turn.cancel_timer(TimerKind.PENDING, request.member_id)
+            pending_over(group, request.member_id, turn)  # the others need not wait for it
         turn.answer(call, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
         return
     error = _judge(group, request)
@@ -87,8 +91,9 @@ def _judge(group: Group, request: Join) -> ErrorCode:
     if not group.accepts_protocols(request.protocol_type, (name for name, _ in request.protocols)):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     member_id, instance_id = request.member_id, request.instance_id
-    if member_id == NO_MEMBER or member_id in group.pending_members:
+    if member_id == NO_MEMBER or (member_id in group.pending_members and instance_id is None):
         return ErrorCode.NONE
+    # An id that was handed out belongs to a dynamic member: it must not take the place of a static one.
     if group.is_fenced(member_id, instance_id):
         return ErrorCode.FENCED_INSTANCE_ID
     if member_id not in group.members or (instance_id is not None and instance_id not in group.static):
