@@ -374,6 +374,37 @@ async def test_offsets_of_a_managed_group_expire_while_it_is_empty(c: GroupNode)
     assert GroupKey(GROUP) in tombstones(c)
 
 
+@coordinator()
+async def test_a_commit_after_the_last_member_left_is_as_old_as_itself(c: GroupNode) -> None:
+    """Kafka counts from the moment the group became empty, and forgets what was committed a minute ago."""
+    (member,) = await c.stable(session=1_000_000)
+    await c.left(member)
+    await pass_ms(3 * MINUTE_MS)
+    await c.commit(5)
+    group, now = c.known, c.clock.wall_ms()
+    assert expired_offsets(group, now + MINUTE_MS - 1, MINUTE_MS) == []
+    assert expired_offsets(group, now + MINUTE_MS, MINUTE_MS) == [O0]
+
+
+@coordinator(**DAY)
+async def test_an_offset_whose_tombstone_cannot_be_written_stays_until_it_can(c: GroupNode) -> None:
+    await c.commit(5)
+    c.node.replicas.may_acknowledge = lambda: False  # type: ignore[method-assign]
+    await pass_ms(3 * MINUTE_MS)
+    assert await c.offsets(O0) == {O0: 5}
+    c.node.replicas.may_acknowledge = lambda: True  # type: ignore[method-assign]
+    await pass_ms(3 * MINUTE_MS)
+    assert c.group() is None
+
+
+@coordinator()
+async def test_a_refused_commit_leaves_no_group(c: GroupNode) -> None:
+    too_long = "m" * 5_000
+    assert await c.commit(5, metadata=too_long) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert await c.commit_in_transaction(5, generation=3) == [ErrorCode.ILLEGAL_GENERATION]
+    assert c.group() is None
+
+
 @pytest.mark.case("OFF-29")
 @coordinator(**DAY)
 async def test_offsets_of_topics_that_are_no_longer_read_expire(c: GroupNode) -> None:

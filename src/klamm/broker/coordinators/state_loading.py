@@ -1,8 +1,9 @@
 """Reads the log of an internal topic from its start to its end, in slices that let the loop go on.
 
-It reads to the log end, not to the high watermark: what this leader holds will be committed or was already. A batch
-that is damaged but whole is named and left out, because one bad record must not take the state of others with it. If
-the log itself cannot be read, KafkaError ends the load.
+It reads to the log end, not to the high watermark: what this leader holds will be committed or was already. Nothing of
+it may be shown or acted on before it is replicated, and `wait_until_replicated` waits for that: a decision that only
+this broker has is lost with it. A batch that is damaged but whole is named and left out, because one bad record must
+not take the state of others with it. If the log itself cannot be read, KafkaError ends the load.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 
+from klamm.broker.replica_manager import ReplicaManager
 from klamm.log.log import Log
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
@@ -21,8 +23,23 @@ from klamm.wire.records import Record, iter_records
 SLICE_BYTES: Final = 32 << 10
 SLICE_RECORDS: Final = 300
 """Decoded between two turns of the loop: a few milliseconds."""
+LOOK_AGAIN_S: Final = 10.0
 
 log = logging.getLogger(__name__)
+
+
+async def wait_until_replicated(
+    replicas: ReplicaManager, name: TopicPartition, end: int, is_wanted: Callable[[], bool]
+) -> None:
+    """Wait until all replicas in sync have everything below `end`, or until the load is no longer wanted."""
+
+    def is_over(_: TopicPartition | None) -> bool:
+        held = replicas.partitions.get(name)  # asked anew: the log may move to another directory meanwhile
+        is_replicated = held is not None and held.log is not None and held.log.high_watermark >= end
+        return is_replicated or not is_wanted()
+
+    while not await replicas.waiting_produces.wait([name], is_over, LOOK_AGAIN_S):
+        log.info("%s is read up to offset %d, which its followers do not have yet", name, end)
 
 
 class LoadedRecords(NamedTuple):
@@ -44,11 +61,19 @@ class StateLoading:
         self.damaged = 0
         """Records or batches that were left out."""
 
-    async def read(self) -> AsyncIterator[LoadedRecords]:
-        """Ends at the log end as it is then, or when the load is no longer wanted. After the last piece it does not
-        wait, so the caller sees the whole log. A second call reads what was appended since."""
-        while self._offset < self._log.log_end_offset:
-            before, end = self._offset, self._log.log_end_offset
+    @property
+    def position(self) -> int:
+        """Everything below was read."""
+        return self._offset
+
+    def _end(self, committed: bool) -> int:
+        return self._log.high_watermark if committed else self._log.log_end_offset
+
+    async def read(self, *, committed: bool = False) -> AsyncIterator[LoadedRecords]:
+        """Ends at the log end as it is then, or at the high watermark, or when the load is no longer wanted. After the
+        last piece it does not wait, so the caller sees everything. A second call reads what was added since."""
+        while self._offset < self._end(committed):
+            before, end = self._offset, self._end(committed)
             found = self._log.read(before, self._read_bytes, upper_bound=end, at_least_one=True)
             if not found.records:
                 return
@@ -63,7 +88,7 @@ class StateLoading:
                 self._offset = header.next_offset
             if self._offset == before:
                 raise corrupt(f"{self._partition} has no whole batch at offset {before}")
-            if self._offset < self._log.log_end_offset:
+            if self._offset < self._end(committed):
                 await asyncio.sleep(0)
                 if not self._is_wanted():
                     return

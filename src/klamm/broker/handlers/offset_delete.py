@@ -36,7 +36,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             else:
                 wanted.append(name)
     try:
-        errors |= services.groups.commits.delete(request.group_id, wanted)
+        errors |= await services.groups.commits.delete(request.group_id, wanted)
     except KafkaError as error:
         return _RESPONSE(error_code=error.code)
     topics = await topics_of(errors.items(), _partition)

@@ -63,17 +63,20 @@ class Commits:
             if committer.generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             group = self._registry.create(group_id)
-        error = group.judge_commit(committer.member_id, committer.instance_id, committer.generation)
-        if error is not ErrorCode.NONE:
-            raise KafkaError(error)
-        if committer.member_id in group.members:
-            turn = self._execution.turn()
-            rebalance.renew_session(group.members[committer.member_id], turn)
-            self._execution.carry_out(group, turn)
-        if accepted:
-            outcome = await self._append(group, accepted, batch)
-            errors.update(dict.fromkeys(accepted, outcome))
-        return errors
+        try:
+            error = group.judge_commit(committer.member_id, committer.instance_id, committer.generation)
+            if error is not ErrorCode.NONE:
+                raise KafkaError(error)
+            if committer.member_id in group.members:
+                turn = self._execution.turn()
+                rebalance.renew_session(group.members[committer.member_id], turn)
+                self._execution.carry_out(group, turn)
+            if accepted:
+                outcome = await self._append(group, accepted, batch)
+                errors.update(dict.fromkeys(accepted, outcome))
+            return errors
+        finally:
+            self.forget_if_void(group)
 
     async def _append(self, group: Group, offsets: Offsets, batch: EncodedBatch) -> ErrorCode:
         appended = self._log.append_offsets(group.partition, batch)
@@ -104,13 +107,16 @@ class Commits:
             if committer.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._registry.create(group_id)
-        error = group.judge_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
-        if error is not ErrorCode.NONE:
-            raise KafkaError(error)
-        if accepted:
-            outcome = await self._append_transactional(group, producer, accepted, batch)
-            errors.update(dict.fromkeys(accepted, outcome))
-        return errors
+        try:
+            error = group.judge_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
+            if error is not ErrorCode.NONE:
+                raise KafkaError(error)
+            if accepted:
+                outcome = await self._append_transactional(group, producer, accepted, batch)
+                errors.update(dict.fromkeys(accepted, outcome))
+            return errors
+        finally:
+            self.forget_if_void(group)
 
     async def _append_transactional(
         self, group: Group, producer: Producer, offsets: Offsets, batch: EncodedBatch
@@ -133,6 +139,11 @@ class Commits:
             if group is not None and group.partition == offsets_partition:
                 group.offsets.end_transaction(producer_id, committed=committed)
                 self._registry.close_transaction(producer_id, name)
+
+    def forget_if_void(self, group: Group) -> None:
+        """A refused request leaves no group behind: strangers can ask for any number of names."""
+        if group.generation == 0 and is_over(group):
+            self._registry.forget(group)
 
     async def _limit_metadata(self, offsets: Offsets) -> tuple[dict[TopicPartition, Offset], Errors]:
         limit = self._config.offset_metadata_max_bytes
@@ -166,8 +177,8 @@ class Commits:
 
     # --- removal ---
 
-    def delete(self, group_id: str | None, partitions: Sequence[TopicPartition]) -> Errors:
-        """OffsetDelete. Raises KafkaError of the whole request."""
+    async def delete(self, group_id: str | None, partitions: Sequence[TopicPartition]) -> Errors:
+        """OffsetDelete, answered when it is replicated. Raises KafkaError of the whole request."""
         self._registry.check(group_id)
         group = self._registry.get(group_id or "")
         if group is None or group.is_in(State.DEAD):
@@ -177,37 +188,51 @@ class Commits:
         subscribed = {
             name for name in partitions if not group.is_in(State.EMPTY) and group.is_subscribed_to(name.topic)
         }
-        removed = self._remove(group, [name for name in partitions if name not in subscribed])
-        self.deleted += removed
+        removed = [name for name in partitions if name not in subscribed and group.offsets.has_record(name)]
+        acks = self._config.offsets_commit_required_acks
+        appended = self._log.append_tombstones(group.partition, group.id, removed, acks=acks)
+        if appended is not None:
+            if appended.error is not ErrorCode.NONE:
+                raise KafkaError(commit_error(appended.error))
+            self._forget(group, removed)
+            self.deleted += len(removed)
+            error = await self._log.acknowledged(appended)
+            if error is not ErrorCode.NONE:
+                raise KafkaError(commit_error(error))
         return {
             name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE for name in partitions
         }
 
-    def _remove(self, group: Group, partitions: Iterable[TopicPartition]) -> int:
+    def _forget(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """Offsets go, and with the last one the group, if nothing else is left of it."""
         producers = list(group.offsets.transactional)
-        removed = group.offsets.remove(partitions)
+        group.offsets.remove(partitions)
         for producer in producers:
             if producer not in group.offsets.transactional:
                 self._registry.close_transaction(producer, group.id)
-        ends = is_over(group)
-        if ends:
-            turn = self._execution.turn()
-            rebalance.die(group, ErrorCode.COORDINATOR_NOT_AVAILABLE, turn)
-            self._registry.forget(group)
-            self._execution.carry_out(group, turn)
-        self._log.append_tombstones(group.partition, group.id, removed, group=ends and group.generation > 0)
-        return len(removed)
+        if is_over(group):
+            self._end(group)
+            self._log.append_tombstones(group.partition, group.id, (), group=group.generation > 0)
 
-    def delete_group(self, group: Group) -> None:
-        """An empty group, with all its offsets."""
+    def _end(self, group: Group) -> None:
         turn = self._execution.turn()
         rebalance.die(group, ErrorCode.COORDINATOR_NOT_AVAILABLE, turn)
         self._registry.forget(group)
-        removed = group.offsets.remove(list(group.offsets.committed))
-        self.deleted += len(removed)
-        self._log.append_tombstones(group.partition, group.id, removed, group=group.generation > 0)
         self._execution.carry_out(group, turn)
+
+    async def delete_group(self, group: Group) -> ErrorCode:
+        """An empty group, with all its offsets. If its tombstones cannot be written, it stays; if they are not
+        replicated in time, it is unknown whether it comes back with a fail-over, and the client asks again."""
+        removed = sorted(group.offsets.partitions())
+        acks = self._config.offsets_commit_required_acks
+        appended = self._log.append_tombstones(
+            group.partition, group.id, removed, group=group.generation > 0, acks=acks
+        )
+        if appended is not None and appended.error is not ErrorCode.NONE:
+            return commit_error(appended.error)
+        self._end(group)
+        self.deleted += len(removed)
+        return ErrorCode.NONE if appended is None else commit_error(await self._log.acknowledged(appended))
 
     def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
         """Topics were deleted: their offsets go, or a new topic of the same name would be read from the middle."""
@@ -216,12 +241,10 @@ class Commits:
 
     async def _forget_partitions(self, gone: frozenset[TopicPartition]) -> None:
         async for group in self._each_group():
-            held = group.offsets
-            names = held.committed.keys() | held.pending.keys()
-            for staged in held.transactional.values():
-                names |= staged.keys()
-            if not gone.isdisjoint(names):
-                self._remove(group, gone & names)
+            removed = sorted(gone & group.offsets.partitions())
+            if removed:
+                self._log.append_tombstones(group.partition, group.id, removed)
+                self._forget(group, removed)
 
     async def run_expiry(self) -> None:
         while True:
@@ -231,8 +254,11 @@ class Commits:
     async def expire(self) -> None:
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         async for group in self._each_group():
-            now_ms = self._execution.turn().now_ms
-            self.expired += self._remove(group, expired_offsets(group, now_ms, retention_ms))
+            expired = expired_offsets(group, self._execution.turn().now_ms, retention_ms)
+            appended = self._log.append_tombstones(group.partition, group.id, expired)
+            if appended is None or appended.error is ErrorCode.NONE:
+                self._forget(group, expired)
+                self.expired += len(expired)
 
     async def _each_group(self) -> AsyncIterator[Group]:
         """In slices, so that groups may change or go meanwhile."""

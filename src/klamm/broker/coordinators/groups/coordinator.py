@@ -104,6 +104,7 @@ class GroupCoordinator:
         call, turn = self.execution.call(), self.execution.turn()
         joins.join(group, request, call, self.execution.rules, turn)
         self.execution.carry_out(group, turn)
+        self.commits.forget_if_void(group)
         answer: JoinAnswer = await self.execution.answer(call, client)
         return answer
 
@@ -195,7 +196,7 @@ class GroupCoordinator:
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.registry.ownership.is_loading else ErrorCode.NONE
         return error, list(self.registry.groups.values())
 
-    def delete(self, group_id: str | None) -> ErrorCode:
+    async def delete(self, group_id: str | None) -> ErrorCode:
         try:
             self.registry.check(group_id, may_be_empty=True)
         except KafkaError as error:
@@ -205,5 +206,4 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_in(State.EMPTY):
             return ErrorCode.NON_EMPTY_GROUP
-        self.commits.delete_group(group)
-        return ErrorCode.NONE
+        return await self.commits.delete_group(group)

@@ -8,7 +8,7 @@ whether the group takes them, because a large one takes a while, off the loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from klamm.broker.appends import NOTHING_PREPARED, Appends
@@ -21,6 +21,7 @@ from klamm.broker.coordinators.groups.records import (
     encode_offset_key,
     versions_for,
 )
+from klamm.broker.coordinators.state_loading import wait_until_replicated
 from klamm.broker.handlers.slices import Pool, at_once
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.log.log import Log
@@ -130,16 +131,24 @@ class GroupLog:
         return self._append(partition, batch, self._config.offsets_commit_required_acks)
 
     def append_tombstones(
-        self, partition: int, group_id: str, offsets: Sequence[TopicPartition], *, group: bool
-    ) -> None:
-        """A tombstone that is lost comes back with the next load, and then expires again."""
+        self, partition: int, group_id: str, offsets: Iterable[TopicPartition], *, group: bool = False, acks: int = 0
+    ) -> Appended | None:
+        """None if there is nothing to write. What expired needs no acknowledgement: if its tombstone is lost, the
+        offset comes back with the next load, and expires again."""
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(group_id, name), None) for name in offsets]
         if group:
             records.append((encode_group_key(group_id), None))
-        if records:
-            appended = self._append(partition, EncodedBatch(self._batch(records)), 0)
-            if appended.error is not ErrorCode.NONE:
-                log.warning("group %r: cannot write %d tombstones: %s", group_id, len(records), appended.error.name)
+        if not records:
+            return None
+        appended = self._append(partition, EncodedBatch(self._batch(records)), acks)
+        if appended.error is not ErrorCode.NONE:
+            log.warning("group %r: cannot write %d tombstones: %s", group_id, len(records), appended.error.name)
+        return appended
+
+    async def replicated(self, partition: int, end: int, is_wanted: Callable[[], bool]) -> None:
+        """Wait until all replicas in sync have everything below `end`."""
+        name = TopicPartition(CONSUMER_OFFSETS, partition)
+        await wait_until_replicated(self._replicas, name, end, is_wanted)
 
     def _batch(self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None = None) -> bytes:
         now_ms, codec = self._clock.wall_ms(), self._config.offsets_topic_compression_codec

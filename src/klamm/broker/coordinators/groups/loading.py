@@ -105,7 +105,12 @@ class GroupLoading:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, partition: int, epoch: LeaderEpoch) -> Replay:
-        """Returns without waiting after the last record, so nothing is appended between that and what follows."""
+        """Returns without waiting after the last record, so nothing is appended between that and what follows.
+
+        What this leader holds must be on all replicas in sync before it is shown: otherwise the next fail-over takes
+        back an offset that a client has read. Meanwhile only markers are appended. Those that are acknowledged are
+        read; the others take effect with their acknowledgement.
+        """
 
         def is_wanted() -> bool:
             return self._registry.ownership.is_wanted(partition, epoch)
@@ -121,7 +126,8 @@ class GroupLoading:
             replay.add(header, records)
         for _ in replay.finish():
             await asyncio.sleep(0)
-        async for header, records in loading.read():  # markers that arrived meanwhile
+        await self._log.replicated(partition, loading.position, is_wanted)
+        async for header, records in loading.read(committed=True):
             replay.add(header, records)
         self.damaged += loading.damaged
         if replay.foreign_keys:

@@ -39,6 +39,10 @@ class GroupOffsets:
         held = self.committed.get(partition)
         return None if held is None else held.value
 
+    def has_record(self, partition: TopicPartition) -> bool:
+        """The log has a commit of this partition, decided or not."""
+        return partition in self.committed or self.is_unstable(partition)
+
     def is_unstable(self, partition: TopicPartition) -> bool:
         """A commit of this partition is not decided yet."""
         return partition in self.pending or any(partition in held for held in self.transactional.values())
@@ -82,15 +86,16 @@ class GroupOffsets:
 
     # --- removal ---
 
-    def remove(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns those that were committed and need a tombstone."""
-        removed = []
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Also what is not decided yet: no marker and no acknowledgement brings it back."""
         for partition in partitions:
+            self.committed.pop(partition, None)
             self.pending.pop(partition, None)
             for producer in [producer for producer, held in self.transactional.items() if partition in held]:
                 del self.transactional[producer][partition]
                 if not self.transactional[producer]:
                     del self.transactional[producer]
-            if self.committed.pop(partition, None) is not None:
-                removed.append(partition)
-        return removed
+
+    def partitions(self) -> set[TopicPartition]:
+        """All that the log has a commit of."""
+        return {*self.committed, *self.pending, *(name for held in self.transactional.values() for name in held)}

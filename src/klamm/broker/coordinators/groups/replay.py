@@ -75,10 +75,21 @@ class Replay:
         else:
             held = offsets.transactional.setdefault(producer, {})
             self.open_transactions.setdefault(producer, set()).add(key.group)
-        if value is None:
+        if value is not None:
+            held[key.partition] = value
+        elif producer is not None:
             held.pop(key.partition, None)
         else:
-            held[key.partition] = value
+            self._remove(key)
+
+    def _remove(self, key: OffsetKey) -> None:
+        """The tombstone of a removed offset also ends what open transactions had committed before it."""
+        offsets = self._group(key.group).offsets
+        producers = list(offsets.transactional)
+        offsets.remove([key.partition])
+        for producer in producers:
+            if producer not in offsets.transactional:
+                self.open_transactions[producer].discard(key.group)
 
     def _end_transaction(self, producer: ProducerId, record: Record) -> None:
         try:

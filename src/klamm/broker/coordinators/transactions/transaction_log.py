@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from klamm.broker.appends import ACKS_ALL, Appends
-from klamm.broker.coordinators.state_loading import StateLoading
+from klamm.broker.coordinators.state_loading import StateLoading, wait_until_replicated
 from klamm.broker.coordinators.transactions.records import decode_key, decode_value, encode_key, encode_value
 from klamm.broker.coordinators.transactions.transaction import Transaction
 from klamm.broker.replica_manager import ReplicaManager
@@ -64,7 +64,8 @@ class TransactionLog:
     async def load(self, partition: int, is_wanted: Callable[[], bool]) -> dict[str, Transaction]:
         """The last value of each id. A record that cannot be understood is left out, and takes no other with it.
 
-        Raises KafkaError if the log cannot be read. Nothing is awaited after the last record.
+        It waits until everything is replicated. Otherwise the markers of a decision that only this broker has would be
+        sent, and its successor could decide differently. Raises KafkaError if the log cannot be read.
         """
         name = TopicPartition(TRANSACTION_STATE, partition)
         loading = StateLoading(name, self._replicas.partition(name).local_log(), self._load_buffer_bytes, is_wanted)
@@ -76,6 +77,7 @@ class TransactionLog:
                 except ProtocolError as error:
                     loading.leave_out(record.offset, str(error))
         self.damaged += loading.damaged
+        await wait_until_replicated(self._replicas, name, loading.position, is_wanted)
         return found
 
 

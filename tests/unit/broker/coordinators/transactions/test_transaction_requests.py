@@ -10,8 +10,9 @@ import pytest
 
 from klamm.broker.coordinators.transactions.records import decode_value, encode_key, encode_value
 from klamm.broker.coordinators.transactions.transaction import Transaction, TransactionState
+from klamm.log.validation import AppendOrigin
 from klamm.model.errors import ErrorCode
-from klamm.model.ids import ProducerId, TopicPartition
+from klamm.model.ids import BrokerId, ProducerId, TopicPartition
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import request_class
@@ -417,3 +418,18 @@ async def test_offsets_become_visible_with_the_commit(broker: WholeBroker) -> No
         assert await broker.end(*producer, commit=commit) == 0
         await broker.settled(lambda: states(broker)[-1].startswith("COMPLETE"))
         assert await committed_offset(broker) == expected
+
+
+async def test_a_decision_is_carried_out_when_it_is_replicated(broker: WholeBroker) -> None:
+    """A coordinator that dies before that leaves no trace of it, and its successor may decide differently."""
+    decided = Transaction("tx", ProducerId(5), 0, 60_000, TransactionState.PREPARE_COMMIT, frozenset({A}), TIME, TIME)
+    await broker.lead("__transaction_state", epoch=1, leader=2, isr=2)
+    await broker.lead("__transaction_state", epoch=2, isr=2)
+    record = build_batch([Record(encode_key("tx"), encode_value(decided), TIME)])
+    broker.node.replicas.partitions[STATE].append_as_leader(record, acks=1, origin=AppendOrigin.COORDINATOR)
+    await broker.lead("__transaction_state", epoch=3, leader=2, isr=2)
+    await broker.lead("__transaction_state", epoch=4, isr=2, wait=False)
+    await asyncio.sleep(0.05)
+    assert broker.node.transactions.is_loading and broker.records(A) == []
+    broker.node.replicas.follower_fetched(STATE, BrokerId(2), broker.log(STATE).log_end_offset, 0)
+    await broker.settled(lambda: broker.records(A))

@@ -64,7 +64,9 @@ class WholeBroker:
 
     # --- the controller ---
 
-    async def lead(self, topic: str, partitions: int = 1, *, epoch: int = 0, leader: int = 1, isr: int = 1) -> None:
+    async def lead(
+        self, topic: str, partitions: int = 1, *, epoch: int = 0, leader: int = 1, isr: int = 1, wait: bool = True
+    ) -> None:
         """Broker 2, where it is named, does not exist, but a follower must know it as alive."""
         self.zk.put(topic_znode.path(topic), topic_znode.encode({p: Assignment((ME,)) for p in range(partitions)}))
         brokers = tuple(BrokerId(b) for b in range(1, isr + 1))
@@ -80,7 +82,8 @@ class WholeBroker:
         assert await self.node.replicas.update_metadata(update) is ErrorCode.NONE
         answer = await self.node.replicas.leader_and_isr(SENDER, orders)
         assert set(answer.partitions.values()) == {ErrorCode.NONE}
-        await self.settled(lambda: not self.node.transactions.is_loading)
+        if wait:
+            await self.settled(lambda: not self.node.transactions.is_loading)
 
     async def settled(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(5):
