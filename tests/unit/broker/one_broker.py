@@ -133,6 +133,7 @@ class OneBroker:
             producer_ids,
             self.groups.commits,
             lambda broker: pytest.fail("this broker sends no markers to others"),
+            self.topics,
         )
         self.handle = Dispatcher(
             Services(

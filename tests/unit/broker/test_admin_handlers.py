@@ -224,6 +224,15 @@ async def test_create_partitions_refused(one: OneBroker, admin: Admin, validate_
     assert len(partitions_of(one)) == (2 if validate_only else 3)
 
 
+async def test_create_partitions_asks_for_rights_before_it_looks_at_the_topic(one: OneBroker, admin: Admin) -> None:
+    await with_orders(one, TWO)
+    names = ("orders", "__consumer_offsets", "nowhere")
+    one.guard.denied = {(Operation.ALTER, name) for name in names}
+    assert await grow(one, 3, None, *names) == dict.fromkeys(names, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    one.guard.denied = set()
+    assert await grow(one, 3, None, "__consumer_offsets") == {"__consumer_offsets": ErrorCode.INVALID_REQUEST}
+
+
 @pytest.mark.case("RAS-18")
 async def test_a_topic_grows_when_its_move_is_over_and_others_meanwhile(one: OneBroker, admin: Admin) -> None:
     await with_orders(one, TWO._replace(adding=(BrokerId(2),)))
