@@ -229,6 +229,7 @@ class Committer:
             reader.close()
 
 
+@pytest.mark.timeout(1800)  # in full, thirty kills
 def test_committed_offsets_never_go_back(cluster: KlammCluster, scaled: Callable[[int, int], int]) -> None:
     """kill -9 of the coordinator, each time with a commit outstanding."""
     group = topic = "kills"

@@ -164,6 +164,7 @@ def test_a_transaction_over_many_partitions(cluster: KlammCluster) -> None:
     wait_until("all markers", lambda: visible(cluster, "wide", partitions=20) == expected)
 
 
+@pytest.mark.timeout(1800)  # in full, thirty kills
 @pytest.mark.parametrize("victim", ["coordinator", "leader"])
 def test_kills_change_no_outcome(cluster: KlammCluster, scaled: Callable[[int, int], int], victim: str) -> None:
     """Each kill comes while the end of a transaction is outstanding."""
