@@ -21,7 +21,7 @@ klamm shares znodes, wire protocol and log files with Apache Kafka 2.4 to 3.9 in
 
 ## Clients
 These clients work unchanged with three brokers; `make interop` runs each with each column
-(`tests/interop/test_client_matrix.py`). *Groups*: two members share a topic, one is killed, the other takes over, and
+(`tests/interop/test_client_matrix.py`). *Groups*: three members share a topic, one is killed, the others take over, and
 a later one resumes at the committed offsets. *Admin*: create and describe topics. *Transactions*: abort, commit and
 read committed records. A client that lacks something has "-" there.
 

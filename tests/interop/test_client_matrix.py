@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from klamm.testing.cluster import KlammCluster, running_cluster
 from klamm.testing.waiting import wait_until
 
-from .matrix import CLIENTS, PARTITIONS, Client, Seen, member
+from .matrix import CLIENTS, PARTITIONS, Client, Member, Seen, member
 
 AT_ONCE = 4
 PROPERTIES = {
@@ -49,24 +50,34 @@ def writing(cluster: KlammCluster, client: Client, topic: str) -> None:
 
 
 def reading(cluster: KlammCluster, client: Client, topic: str) -> None:
-    """Two members share a topic; one dies; the other takes over; a later one resumes at the committed offsets."""
+    """Three members share a topic; one dies; the others take over; a later one resumes at the committed offsets."""
     cluster.create_topic(topic, PARTITIONS)
 
     def produce(first: int, count: int) -> None:
         client.run("produce", cluster.bootstrap, topic, "none", str(first), str(count))
 
+    def seen() -> set[Seen]:
+        return {record for one in members for record in one.seen}
+
+    def shares(*sharing: Member) -> list[int]:
+        """How many partitions each holds, if they hold all partitions without overlap."""
+        held = [partition for one in sharing for partition in one.held]
+        return sorted(len(one.held) for one in sharing) if sorted(held) == list(range(PARTITIONS)) else []
+
     produce(0, 100)
-    with member(client, cluster.bootstrap, topic, topic) as one, member(client, cluster.bootstrap, topic, topic) as two:
-        every = set(range(PARTITIONS))  # for a moment both may hold the same two: one of them has not heard yet
-        one.wait("half of the partitions", lambda: len(one.held) == len(two.held) == 2 and one.held | two.held == every)
+    with ExitStack() as stack:
+        members = [stack.enter_context(member(client, cluster.bootstrap, topic, topic)) for _ in range(3)]
+        one, two, three = members
+        one.wait("a share for each member", lambda: shares(*members) == [1, 1, 2])
         produce(100, 100)
-        one.wait("200 records", lambda: len({*one.seen, *two.seen}) == 200)
-        two.kill()
-        one.wait("the partitions of the dead member", lambda: len(one.held) == PARTITIONS)
+        one.wait("200 records", lambda: len(seen()) == 200)
+        three.kill()
+        one.wait("the partitions of the dead member", lambda: shares(one, two) == [2, 2])
         produce(200, 100)
-        one.wait("300 records", lambda: len({*one.seen, *two.seen}) == 300)
+        one.wait("300 records", lambda: len(seen()) == 300)
         one.stop()
-    assert content([*{*one.seen, *two.seen}]) == records(client, range(300))
+        two.stop()
+    assert content([*seen()]) == records(client, range(300))
     produce(300, 20)
     with member(client, cluster.bootstrap, topic, topic) as later:
         later.wait("20 records", lambda: len(later.seen) >= 20)
