@@ -29,6 +29,7 @@ from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import ClientQuotas
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.wire.apis import ApiKey
+from klamm.wire.batch import iter_batches
 from klamm.wire.fetch import FetchPartition, decode_follower_response, encode_follower_request
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.produce import encode_request as encode_produce
@@ -269,6 +270,7 @@ async def test_long_poll_ends_with_the_record(cluster: Cluster) -> None:
     assert fetched.records
 
 
+@pytest.mark.case("LEL-02")
 async def test_leadership_moves_and_the_epoch_is_in_the_batches(cluster: Cluster) -> None:
     await cluster.lead(1, epoch=0)
     one, two = cluster.nodes[1], cluster.nodes[2]
@@ -279,9 +281,31 @@ async def test_leadership_moves_and_the_epoch_is_in_the_batches(cluster: Cluster
     assert (await one.produce(b"no")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     for node in (one, two):
         assert [tuple(entry) for entry in node.log.epochs.entries] == [(0, 0), (1, 1)]
+        written = node.log.read(0, 10_000, upper_bound=2, at_least_one=True).records
+        assert [header.leader_epoch for _, header in iter_batches(memoryview(written))] == [0, 1]
     assert one.log.log_end_offset == 2
     roles = [(e.from_state, e.to_state, e.leader_epoch) for e in one.events.seen if e.cause.startswith("leader-and")]
     assert roles == [("none", "leader", 0), ("leader", "follower", 1)]
+
+
+@pytest.mark.case("EPO-11")
+async def test_a_follower_learns_an_epoch_with_its_first_batch(cluster: Cluster) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+
+    def epochs(node: Node) -> list[tuple[int, int]]:
+        return [(entry.epoch, entry.start_offset) for entry in node.log.epochs.entries]
+
+    await cluster.lead(1, epoch=0)
+    await one.produce(b"a")
+    assert epochs(one) == epochs(two) == [(0, 0)]
+    await cluster.lead(1, epoch=1)  # as after a restart of the follower
+    assert (epochs(one), epochs(two)) == ([(0, 0), (1, 1)], [(0, 0)])
+    await one.produce(b"b")
+    assert epochs(one) == epochs(two) == [(0, 0), (1, 1)]
+    await cluster.lead(2, epoch=2)  # as after a restart of the leader
+    assert (epochs(two), epochs(one)) == ([(0, 0), (1, 1), (2, 2)], [(0, 0), (1, 1)])
+    await two.produce(b"c")
+    assert epochs(one) == epochs(two) == [(0, 0), (1, 1), (2, 2)]
 
 
 @pytest.mark.case("RPM-02", "RPM-08")

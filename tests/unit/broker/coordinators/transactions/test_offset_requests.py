@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.security.authorizer import Operation
@@ -108,6 +110,7 @@ async def epoch_end(
     return found.error_code, found.leader_epoch, found.end_offset
 
 
+@pytest.mark.case("EPO-12")
 async def test_the_end_of_an_epoch(broker: WholeBroker) -> None:
     """The epochs 0 and 3 have records; 1 and 2 had none."""
     await broker.lead(TP.topic)
@@ -125,6 +128,7 @@ async def test_the_end_of_an_epoch(broker: WholeBroker) -> None:
     assert (await epoch_end(broker, 0, version=0))[::2] == (0, 2), "version 0 has no epoch in its answer"
 
 
+@pytest.mark.case("EPO-12")
 async def test_only_the_leader_knows_where_an_epoch_ends(broker: WholeBroker) -> None:
     await broker.lead(TP.topic, leader=2, isr=2)
     assert await epoch_end(broker, 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
