@@ -133,9 +133,13 @@ def _cold_start(bootstrap: str, lake: Path) -> float:
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while (state := log.state()) is None or not state.ends:
-            if process.poll() not in (None, 0) or time.monotonic() - began > _WAIT_SECONDS:
+            late = time.monotonic() - began > _WAIT_SECONDS
+            if late or process.poll() not in (None, 0):
                 process.kill()
-                raise LakeError(f"the cold start failed: {process.stderr.read() if process.stderr else ''}")
+                said = process.stderr.read().strip() if process.stderr else ""
+                raise LakeError(
+                    f"the cold start made no commit within {_WAIT_SECONDS} s" if late else f"cold start: {said}"
+                )
             time.sleep(0.01)
         took = time.monotonic() - began
         process.wait(_WAIT_SECONDS)
