@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from klamm.client.addresses import Address
@@ -29,8 +30,6 @@ PERIOD_SECONDS = 0.1
 ANSWER_SECONDS = 0.4
 BROKER_TIMEOUT_MS = 300
 """The broker gives up before the prober does, so that a stalled record does not hold up the next one."""
-LATE_SECONDS = 0.15
-"""The machine held up the prober itself if its clock ticks later than this."""
 NEAR_MS = 300
 SILENCE_MS = 500
 BREAK_MS = 750
@@ -50,15 +49,20 @@ class Gap(NamedTuple):
 
 
 class Prober:
-    def __init__(self, brokers: Sequence[Address], places: Sequence[TopicPartition]) -> None:
+    def __init__(
+        self, brokers: Sequence[Address], places: Sequence[TopicPartition], processes: Callable[[], Iterable[int]]
+    ) -> None:
+        """`processes`: the ids of the brokers that run at the moment."""
         self._brokers = brokers
+        self._processes = processes
         self._good: dict[TopicPartition, set[int]] = {place: set() for place in places}
-        self._late: list[tuple[int, int]] = []
+        self._held_up: list[tuple[int, int, int]] = []
+        """From, to, and how long in between a process that wanted to run had to wait for a processor."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Prober]:
         tasks = [asyncio.create_task(self._probe(broker, place)) for broker in self._brokers for place in self._good]
-        tasks.append(asyncio.create_task(self._watch_itself()))
+        tasks.append(asyncio.create_task(self._watch_the_machine()))
         try:
             yield self
         finally:
@@ -83,23 +87,20 @@ class Prober:
         return [gap for gap in found if gap.seconds > longer_than]
 
     def was_held_up(self, gap: Gap) -> bool:
-        """The machine held up the prober itself, at the ends of the gap or for a good part of it. The brokers share the
-        machine, so this gap says nothing about the cluster."""
-        held = sum(max(0, min(gap.end, end) - max(gap.start, start)) for start, end in self._late)
-        at_ends = any(
-            start < moment + NEAR_MS and end > moment - NEAR_MS
-            for start, end in self._late
-            for moment in (gap.start, gap.end)
-        )
-        return at_ends or held > 0.15 * (gap.end - gap.start)
+        """Brokers waited for a processor at the ends of the gap, or for a good part of it: another load on the machine
+        made or moved it, so it says nothing about the cluster."""
+        near = [w for start, end, w in self._held_up for t in gap[1:] if start < t + NEAR_MS and end > t - NEAR_MS]
+        inside = [w for start, end, w in self._held_up if start < gap.end and end > gap.start]
+        return sum(near) > NEAR_MS or sum(inside) > 0.2 * (gap.end - gap.start)
 
-    async def _watch_itself(self) -> None:
+    async def _watch_the_machine(self) -> None:
+        waited, before = _waited_ms(self._processes()), _now_ms()
         while True:
-            before = _now_ms()
             await asyncio.sleep(PERIOD_SECONDS)
-            after = _now_ms()
-            if after - before > (PERIOD_SECONDS + LATE_SECONDS) * 1000:
-                self._late.append((before, after))
+            now_waited, now = _waited_ms(self._processes()), _now_ms()
+            longest = max((ms - waited.get(thread, ms) for thread, ms in now_waited.items()), default=0)
+            self._held_up.append((before, now, max(longest, now - before - int(2000 * PERIOD_SECONDS))))
+            waited, before = now_waited, now
 
     async def _probe(self, address: Address, place: TopicPartition) -> None:
         link: BrokerLink | None = None
@@ -145,6 +146,16 @@ def gaps_between(place: TopicPartition, sent: Sequence[int]) -> list[Gap]:
             found[-1] = Gap(place, found[-1].start, end)
         else:
             found.append(Gap(place, start, end))
+    return found
+
+
+def _waited_ms(processes: Iterable[int]) -> dict[str, int]:
+    """How long each thread has waited for a processor, since it was started."""
+    found = {}
+    for process in processes:
+        for file in Path(f"/proc/{process}/task").glob("*/schedstat"):
+            with suppress(OSError):  # it has ended
+                found[str(file)] = int(file.read_text().split()[1]) // 1_000_000
     return found
 
 

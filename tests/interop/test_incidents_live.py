@@ -206,7 +206,7 @@ def broker_of(kind: str, number: int, zookeeper: str, directory: Path) -> Broker
 async def live_through(kind: str, faults: Sequence[Fault], zookeeper: str, directory: Path) -> list[Gap]:
     """The gaps that the prober found while these things happened. The logs stay in the directory.
 
-    Skips if another load on the machine held up the prober in most of them.
+    Skips if another load on the machine held up the brokers in most of them.
     """
     brokers = [broker_of(kind, number, zookeeper, directory / str(number)) for number in (1, 2, 3)]
     zk = ZooKeeperClient(AsyncioNetwork(), SystemClock(), Random(1), zookeeper, 30_000)
@@ -219,7 +219,9 @@ async def live_through(kind: str, faults: Sequence[Fault], zookeeper: str, direc
                 for topic, placed in TOPICS.items()
             }
             assert await admin.create_topics(wanted) == dict.fromkeys(TOPICS)
-            prober = Prober(addresses(cluster.bootstrap), list(PLACES))
+            prober = Prober(
+                addresses(cluster.bootstrap), list(PLACES), lambda: [cluster[broker].pid for broker in cluster.alive]
+            )
             async with prober.running():
                 probed = Probed(cluster, zk, prober, admin)
                 await probed.healed()
