@@ -275,6 +275,8 @@ async def opened_in_a_browser(page_file: Path, picture: Path) -> list[str]:
     return wrong
 
 
+# PySpark leaves the closing of its sockets to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["klamm", "2.5.1", "3.9.1"])
 async def test_the_report_names_every_gap_that_a_prober_felt(
     kind: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
