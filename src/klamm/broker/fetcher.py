@@ -416,7 +416,8 @@ class Fetcher:
                 following.log.truncate_fully_and_start_at(leader_start)
                 following.log.update_high_watermark(leader_start)
         except KafkaError as error:
-            self._on_error(following, error.code)
+            if self._is_current(following):  # else the error is about a former epoch
+                self._on_error(following, error.code)
 
     def _on_error(self, following: Following, error: ErrorCode) -> None:
         name = following.partition.topic_partition

@@ -514,3 +514,24 @@ async def test_a_follower_whose_log_is_broken_has_failed(pair: Pair) -> None:
     pair.log.corrupt_once = True
     await pair.steps(2)
     assert list(pair.fetcher.failed) == [TP]
+
+
+async def test_an_error_about_a_former_epoch_does_not_stop_the_present_one(pair: Pair) -> None:
+    """The replica ends after its leader, and a LeaderAndIsr comes while it asks where the leader ends."""
+    name = pair.partition.topic_partition
+    pair.log.fill(0, 0, 0)
+    pair.leader.log.fill(0)
+    pair.leader.knows_epochs = False
+    pair.log.high_watermark = 3
+    pair.follow(0)
+
+    async def fenced(partition: TopicPartition, leader_epoch: LeaderEpoch) -> tuple[int, int]:
+        pair.leader.epoch = 1
+        pair.follow(1)
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+
+    pair.leader.log_ends = fenced  # type: ignore[method-assign]
+    await pair.steps(1)
+    assert pair.leader.epoch == 1
+    assert pair.fetcher.state_of(name) is not None
+    assert name not in pair.fetcher.failed
