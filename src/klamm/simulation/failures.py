@@ -171,13 +171,19 @@ class Failures:
         self.later(self._random.uniform(0, 1.5), partial(self._cluster.server.expire, leader.zk.session_id))
 
     async def depose_controller(self) -> None:
-        """Another controller is elected while requests of the former one are on their way to slow brokers."""
+        """Another controller is elected while requests of the former one are on their way: to slow brokers, or because
+        the former one hangs until after its session has ended."""
         slow = self.running()
         for process in slow:
             process.faults.seconds_late = self._random.choice((0.0, 0.3, 2.0))
             self.later(self._random.uniform(1, 4), partial(setattr, process.faults, "seconds_late", 0.0))
         self._cluster.operator.rotate_leaders()
-        self.later(self._random.uniform(0, 1), self._cluster.operator.move_controller)
+        acting = [process.host for process in slow if process.acts]
+        if acting and self._random.random() < 0.5:
+            seconds = self._random.uniform(1.1, 1.5) * SESSION_SECONDS
+            self.later(self._random.uniform(0, 0.6), partial(self._cluster.network.stall, acting[0], seconds))
+        else:
+            self.later(self._random.uniform(0, 1), self._cluster.operator.move_controller)
 
     async def rotate_leaders(self) -> None:
         """Leadership moves within the ISR, several times in a row: nobody fetches from the former leader any more, and
