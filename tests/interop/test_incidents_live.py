@@ -1,8 +1,8 @@
 """klamm incidents report against a prober: brokers and controllers are killed, stopped and paused while it writes.
 
 The logs of the cluster alone must tell what the prober felt: every gap of more than a second is an outage of that
-partition in the report, and nine in ten begin and end within a second of it. `make soak` runs all faults on klamm and
-on Apache Kafka 2.5.1 and 3.9.1; `make test` runs some on klamm and 3.9.1.
+partition in the report, and nine in ten begin and end within a second of it. It takes minutes on a machine of its own,
+so it is for `make soak`: on a busy machine brokers stall in ways that no log can tell.
 """
 
 from __future__ import annotations
@@ -190,10 +190,6 @@ FAULTS: dict[str, Sequence[Fault]] = {
     "2.5.1": ALL_FAULTS,
     "3.9.1": ALL_FAULTS,
 }
-SOME_FAULTS: dict[str, Sequence[Fault]] = {
-    "klamm": (kill_the_controller, pause_another_beyond_its_session, stop_another),
-    "3.9.1": (kill_the_controller,),
-}
 
 
 def broker_of(kind: str, number: int, zookeeper: str, directory: Path) -> BrokerProcess:
@@ -275,16 +271,15 @@ async def opened_in_a_browser(page_file: Path, picture: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.skipif(not FULL_SCALE, reason="faults for minutes on a machine of its own: make soak")
+@pytest.mark.timeout(1800)
 # PySpark leaves the closing of its sockets to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["klamm", "2.5.1", "3.9.1"])
 async def test_the_report_names_every_gap_that_a_prober_felt(
     kind: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    faults = FAULTS[kind] if FULL_SCALE else SOME_FAULTS.get(kind, ())
-    if not faults:
-        pytest.skip("only in make soak")
-    gaps = await live_through(kind, faults, zookeeper.connect_string, tmp_path / "logs")
+    gaps = await live_through(kind, FAULTS[kind], zookeeper.connect_string, tmp_path / "logs")
     report = make_report(Options([tmp_path / "logs"], tmp_path / "report", "local"))
     unnamed, inexact = problems(report, gaps)
     print(f"{kind}: {len(gaps)} gaps, {len(unnamed)} not named, {len(inexact)} not within a second")
@@ -293,6 +288,5 @@ async def test_the_report_names_every_gap_that_a_prober_felt(
     assert report.problems == []
     write_report(report, tmp_path / "report")
     assert await opened_in_a_browser(tmp_path / "report" / PAGE, IMAGES / "incident-report.png") == []
-    if FULL_SCALE or kind == "klamm":
-        by_spark = Options([tmp_path / "logs"], tmp_path / "report", "spark", "local[2]")
-        assert make_report(by_spark).tables == report.tables
+    by_spark = Options([tmp_path / "logs"], tmp_path / "report", "spark", "local[2]")
+    assert make_report(by_spark).tables == report.tables
