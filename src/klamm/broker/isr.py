@@ -8,7 +8,9 @@ Pure decisions over plain values; `partition` holds the state, and `isr_writer` 
 - Shrinking is always safe. To join, a follower must have reached the high watermark and the start of the leader's own
   epoch (KAFKA-7128).
 - The high watermark waits for every member of the current ISR, for every member of an ISR whose write is undecided, and
-  for caught-up followers outside both: the next leader may read an ISR with them from ZooKeeper.
+  for caught-up followers outside both: the next leader may read an ISR with them from ZooKeeper. A member that a
+  reassignment has dropped from the replicas cannot fetch any more, but another controller may still elect it, so the
+  high watermark stands still until it has left the ISR. Kafka goes on.
 - The leader itself counts with what it has flushed, if flush.messages wants that, as its followers do: else another
   leader could acknowledge what this one may still lose.
 - The size of the ISR does not matter for the high watermark: min.insync.replicas restricts acks=all, not what acks=1
@@ -94,11 +96,15 @@ def committed_end(
     leader_end: int,
     followers: Mapping[BrokerId, Follower],
     *,
+    leader: BrokerId,
     must_have: Collection[BrokerId],
     now: float,
     max_lag: float,
 ) -> int:
-    """The high watermark that the replicas' ends allow; UNKNOWN_OFFSET while a required replica has not fetched yet."""
+    """The high watermark that the replicas' ends allow; UNKNOWN_OFFSET while a required replica has not fetched yet, or
+    is not a follower any more."""
+    if any(broker not in followers and broker != leader for broker in must_have):
+        return UNKNOWN_OFFSET
     end = leader_end
     for broker, follower in followers.items():
         if follower.log_end_offset < end and (broker in must_have or now - follower.last_caught_up <= max_lag):

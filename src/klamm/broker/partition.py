@@ -199,6 +199,7 @@ class Partition:
         end = rules.committed_end(
             self.log.committable_end,
             self.followers,
+            leader=self.me,
             must_have=(*self.isr, *(self.pending_isr or ())),
             now=self._clock.monotonic(),
             max_lag=self._max_lag,

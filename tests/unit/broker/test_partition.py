@@ -260,6 +260,19 @@ def test_member_of_the_isr_outside_the_assignment_is_dropped(
     assert partition.proposed_shrink() == (1, 2)
 
 
+def test_high_watermark_waits_until_a_dropped_replica_has_left_the_isr(
+    partition: Partition, make_log: Any, make_order: Any
+) -> None:
+    """At the end of a reassignment the leader hears of the new replicas first. Another controller could still elect a
+    former one from the ISR."""
+    partition.make_leader(make_order(isr=(1, 2, 9), replicas=(1, 2)), make_log())
+    partition.append_as_leader(b"abc", acks=1)
+    partition.record_fetch(BrokerId(2), 3, 0)
+    assert not partition.maybe_increment_high_watermark()
+    partition.settle_isr((1, 2), zk_version=1)
+    assert partition.maybe_increment_high_watermark()
+
+
 def test_leader_that_stays_leader_keeps_what_it_knows_of_its_followers(
     partition: Partition, make_log: Any, make_order: Any
 ) -> None:
