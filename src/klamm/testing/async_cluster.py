@@ -24,6 +24,7 @@ from klamm.wire.apis import ApiKey
 from klamm.wire.messages import request_class
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.znodes import partition_state
+from klamm.zookeeper.znodes import topic as topic_znode
 
 if TYPE_CHECKING:
     from klamm.testing.producer_history import ProducerHistory
@@ -314,7 +315,9 @@ class AsyncKlammCluster(ClusterView):
         try:
             known = await eventually(f"topic {topic}", count, UNKNOWN_TOPIC_SECONDS)
         except AssertionError:
-            raise ClusterError(f"topic {topic} does not exist") from None
+            if await (await self._zookeeper()).exists(topic_znode.path(topic)) is None:
+                raise ClusterError(f"topic {topic} does not exist") from None
+            known = await eventually(f"brokers that know topic {topic}", count)  # they are slow
         if not 0 <= partition < known:
             raise ClusterError(f"topic {topic} has no partition {partition}: its partitions are 0 to {known - 1}")
 
