@@ -79,6 +79,8 @@ class Listener:
         self._listening: Listening | None = None
         self._connections: dict[_Connection, None] = {}
         self._serving = asyncio.Event()
+        self.is_closed = False
+        """Connections that are still being accepted then are dropped."""
 
     @property
     def port(self) -> int:
@@ -98,6 +100,7 @@ class Listener:
 
     async def close(self) -> None:
         """Stop accepting, drop waiting requests, close every connection. Clients see a reset, not an error."""
+        self.is_closed = True
         if self._listening is not None:
             self._listening.close()
         if self._idle_sweep is not None:
@@ -205,6 +208,9 @@ class _Connection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         if address:
             self.host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        if self._listener.is_closed:
+            self._transport.abort()
+            return
         self._admission = self._listener.limits.entered(self)
         if self._admission is Admission.REFUSED:
             limit = self._listener.limits.allowed_from(self.host)

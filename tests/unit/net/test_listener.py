@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import uvloop
 
 from klamm.model.byte_budget import ByteBudget
-from klamm.model.ports import Buffer
+from klamm.model.ports import Buffer, Listening, ProtocolFactory
 from klamm.model.requests import RequestContext
 from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
@@ -245,6 +246,35 @@ async def test_closing_the_listener_ends_waiting_requests() -> None:
     with pytest.raises(ConnectionError):
         await connection.request(ApiKey.FETCH, 11, [], timeout=1)
     await connection.close()
+
+
+class CapturingNetwork(AsyncioNetwork):
+    """Remembers what serves accepted connections."""
+
+    factory: ProtocolFactory
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listening:
+        self.factory = factory
+        return await super().listen(factory, host, port)
+
+
+@on_both_loops
+async def test_a_connection_that_was_being_accepted_ends_with_the_listener() -> None:
+    """An event loop finishes the accept after the listener has closed all connections that it knew."""
+    network = CapturingNetwork()
+    server = Listener(network, "CLIENT", "127.0.0.1", 0, echo, privileged=False, frame_bytes_max=LIMIT_BYTES)
+    async with server.running():
+        pass
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_accepted_socket(network.factory, ours)
+        try:
+            assert await loop.sock_recv(theirs, 1) == b""
+        finally:
+            transport.abort()
+    assert server.connection_count == 0
 
 
 GARBAGE = {

@@ -24,6 +24,8 @@ class AcceptingServer(ABC):
         self.host = ""
         self._network = network
         self._listening: Listening | None = None
+        self.has_hung_up = False
+        """Connections that are still being accepted then are dropped."""
 
     @property
     def port(self) -> int:
@@ -45,11 +47,13 @@ class AcceptingServer(ABC):
 
     async def _listen(self, host: str, port: int) -> None:
         self.host = host
+        self.has_hung_up = False
         self._listening = await self._network.listen(lambda: AcceptedConnection(self), host, port)
 
     async def _hang_up(self) -> None:
         """Close the listener and every connection."""
         if self._listening is not None:
+            self.has_hung_up = True
             self._listening.close()
             self.service.close_all()
             await self._listening.wait_closed()
@@ -73,6 +77,9 @@ class AcceptedConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        if self._server.has_hung_up:
+            self._transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) and peer else "127.0.0.1"
         self._connection = self._server.service.connection(self, address)
