@@ -159,7 +159,7 @@ def test_where_the_time_of_requests_goes(cluster: KlammCluster) -> None:
     names = ("requestqueuetimems", "localtimems", "remotetimems", "responsesendtimems", "totaltimems")
 
     def median_wait() -> float:
-        """Of the broker whose fetches waited longest."""
+        """The median at the broker whose fetches waited longest."""
         assert consumer.poll(0.5) is None
         waits = [
             sample.value

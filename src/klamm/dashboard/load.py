@@ -28,7 +28,7 @@ class Directory(NamedTuple):
     replicas: int
     problem: str
     total_bytes: int | None = None
-    """Of its volume. None if the broker does not tell: Kafka does since 3.3."""
+    """The size of its volume. None if the broker does not tell: Kafka does since 3.3."""
     usable_bytes: int | None = None
 
     @property

@@ -87,7 +87,7 @@ def plan(
 
 
 class Backfill:
-    """Of the table of one topic."""
+    """Fills the table of one topic."""
 
     def __init__(
         self, spark: SparkSession, lake: LakeDirectory, topic: str, kafka: KafkaTopics, bootstrap_server: str,

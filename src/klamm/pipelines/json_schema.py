@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 FIELDS_MAX: Final = 500
-"""Of one object."""
+"""The fields that one object may have."""
 _DEPTH_MAX: Final = 10
 _IMPOSSIBLE: Final = re.compile(r"[ ,;{}()\n\t=`]|^$")
 _UNKNOWN: Final = "void"

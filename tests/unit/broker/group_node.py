@@ -48,7 +48,7 @@ from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 OFFSETS = "__consumer_offsets"
 PARTITIONS = 2
-"""Of `__consumer_offsets`."""
+"""The partitions of `__consumer_offsets`."""
 GROUP = "group"
 HOME = partition_for(GROUP, PARTITIONS)
 SENDER = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))

@@ -42,7 +42,7 @@ def value(kind: str, number: int) -> Any:
 
 
 def errors_in(message: Any, version: int) -> Iterator[int]:
-    """Of the fields that are always there. A tagged one is about the configuration of a created topic."""
+    """Looks at the fields that are always there. A tagged one is about the configuration of a created topic."""
     for field in message.struct.fields(version):
         if field.name.endswith("error_code"):
             yield getattr(message, field.name)

@@ -16,7 +16,7 @@ from klamm.pipelines.incidents.sources import KLAMM, SEPARATORS, Chunk, LogFile,
 
 _BROKER_ID: Final = re.compile(r"broker\.id=(\d+)")
 SHAPES_MAX: Final = 1000
-"""Of lines that are not understood, in one chunk."""
+"""Shapes of lines that are not understood, which one chunk may report."""
 OTHER_SHAPES: Final = "(other lines)"
 _NUMBER_IN_NAME: Final = re.compile(r"(\d+)\D*$")
 
@@ -33,7 +33,7 @@ class ChunkResult(NamedTuple):
     problem: str = ""
     start: int = 0
     checksum: int = 0
-    """Of what was read, without compression: equal files are copies."""
+    """The checksum covers what was read, without compression: equal files are copies."""
 
 
 class FileReport(NamedTuple):

@@ -24,7 +24,7 @@ Name = tuple[str, int]
 
 class Cluster(NamedTuple):
     racks: dict[int, str | None]
-    """Of each live broker."""
+    """The rack of each live broker."""
     sizes: dict[Name, int]
     replicas: dict[Name, list[int]]
     drained: set[int]
