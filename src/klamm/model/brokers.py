@@ -35,8 +35,9 @@ class Broker(NamedTuple):
     rack: str | None = None
     controller_only: bool = False
     """A dedicated controller node, which gets no replicas. Only its registration says so, not the wire."""
-    recovered: bool = False
-    """It started after a stop that was not clean, so its logs may lack what it had acknowledged (ADR 0014)."""
+    recovered: bool | BrokerEpoch = False
+    """It started after a stop that was not clean, so its logs may lack what it had acknowledged (ADR 0014). In a
+    registration that was renewed since, the epoch of the first one after that start."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)

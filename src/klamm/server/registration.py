@@ -59,7 +59,8 @@ class Registration:
         """Register again after each new session. The epoch identifies this registration."""
         document = broker_id.encode(self._me, self._clock.wall_ms())
         epoch = await registration.register(self._zk, self._me.id, document, previous_session_id=self.session_id)
-        self._me = self._me._replace(recovered=False)  # when only the session is new, the logs have lost nothing
+        if self._me.recovered is True:  # when only the session is new, the logs have lost nothing more
+            self._me = self._me._replace(recovered=epoch)
         self.session_id = self._zk.session_id
         return epoch
 

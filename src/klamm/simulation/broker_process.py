@@ -102,7 +102,12 @@ class RealBroker:
         return Metadata(cache.brokers.keys(), partitions)
 
     def leads(self) -> Mapping[TopicPartition, LeaderEpoch]:
-        return {name: p.leader_epoch for name, p in self.replicas.partitions.items() if p.is_leader}
+        """A replica on a failed directory leads nothing any more, and as in Kafka it is sent no LeaderAndIsr."""
+        return {
+            name: p.leader_epoch
+            for name, p in self.replicas.partitions.items()
+            if p.is_leader and p.log is not None and not p.log.failed
+        }
 
     def follows(self, leader: BrokerId, name: TopicPartition, epoch: LeaderEpoch) -> bool:
         """It plays this role, and fetches from this leader."""

@@ -91,7 +91,7 @@ class Checker:
         self.recovered: set[BrokerId] = set()
         """Brokers whose last end was not a clean stop."""
         self.protected: set[TopicPartition] = set()
-        """Partitions whose state could not be written for a while."""
+        """Partitions whose state no controller could write for a while."""
         self.unclean_allowed: set[str] = set()
         """Topics for which the operator allowed an unclean election."""
 

@@ -274,6 +274,7 @@ class Operator:
         names = [name for name in self._some_partitions() if partition_state.path(name) in self._tree.nodes]
         if names and self._epoch_is_known():
             self.edited_states.add(names[0])
+            self._cluster.checker.protected.add(names[0])  # the old state comes back later, with a new mzxid
             self._overwrite(partition_state.path(names[0]))
 
     def junk_registration(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from klamm.model.brokers import Broker, Endpoint
-from klamm.model.ids import BrokerId
+from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.zookeeper.znodes import broker_id
 
 from .scenario import PORT, Scenario
 
 
-def register(scenario: Scenario, broker: int, *, recovered: bool) -> None:
+def register(scenario: Scenario, broker: int, *, recovered: bool | BrokerEpoch) -> None:
     value = Broker(BrokerId(broker), (Endpoint("PLAINTEXT", "h", PORT + broker),), recovered=recovered)
     scenario.zk.put(f"/brokers/ids/{broker}", broker_id.encode(value, 0), owner=1000 + broker)
 
@@ -63,6 +63,30 @@ async def test_a_broker_that_recovered_unnoticed_is_not_trusted(
 
 async def test_a_state_that_was_written_after_the_start_stands() -> None:
     assert await fail_over(leader=1, isr=[1, 2, 3], recovered={1}, before=False) == (1, 7, [1, 2, 3])
+
+
+@pytest.mark.parametrize(("before", "expected"), [(True, (2, 8, [2, 3])), (False, (1, 7, [1, 2, 3]))])
+async def test_a_renewed_registration_counts_from_the_first_one(
+    before: bool, expected: tuple[int, int, list[int]]
+) -> None:
+    """No controller may have seen the first one. What was written after it stands."""
+    scenario = Scenario()
+    scenario.prepare()
+    scenario.create_topic("t", [1, 2, 3])
+    if before:
+        scenario.put_state("t", 0, 1, 7, [1, 2, 3], 4)
+    register(scenario, 1, recovered=True)
+    first = BrokerEpoch((await scenario.zk.get("/brokers/ids/1")).stat.czxid)
+    if not before:
+        scenario.put_state("t", 0, 1, 7, [1, 2, 3], 4)
+    scenario.zk.remove("/brokers/ids/1")
+    register(scenario, 1, recovered=first)
+    for broker in (2, 3):
+        register(scenario, broker, recovered=False)
+    async with scenario.controller.running():
+        await scenario.settle()
+        leader, epoch, isr, _ = scenario.state("t", 0)
+        assert (leader, epoch, isr) == expected
 
 
 async def test_only_a_live_member_of_the_isr_takes_over() -> None:

@@ -56,6 +56,21 @@ async def test_the_epoch_is_the_zxid_of_the_creation(connect: Connect) -> None:
     assert epoch == (await zk.get("/brokers/ids/1")).stat.czxid
 
 
+async def test_a_renewed_registration_names_the_first_one_after_the_recovery(connect: Connect) -> None:
+    zk = await connect()
+    mine = registration(zk, broker(1, 9092)._replace(recovered=True))
+
+    async def told() -> object:
+        return broker_id.decode("/brokers/ids/1", (await zk.get("/brokers/ids/1")).data).recovered
+
+    first = await mine.first()
+    assert await told() is True
+    for _ in range(2):
+        await zk.delete("/brokers/ids/1")
+        assert await mine.again() > first
+        assert await told() == first
+
+
 @pytest.mark.case("BEP-04")
 async def test_an_id_that_is_taken(connect: Connect) -> None:
     zk = await connect()

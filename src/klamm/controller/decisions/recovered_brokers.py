@@ -17,7 +17,12 @@ from klamm.model.partition import LeaderAndIsr
 
 
 def recovered_brokers(view: ControllerContext) -> dict[BrokerId, BrokerEpoch]:
-    return {broker: live.epoch for broker, live in view.brokers.items() if live.broker.recovered}
+    """With the epoch of the first registration after the stop that was not clean."""
+    return {
+        broker: live.epoch if live.broker.recovered is True else BrokerEpoch(live.broker.recovered)
+        for broker, live in view.brokers.items()
+        if live.broker.recovered
+    }
 
 
 def in_sync_on(view: ControllerContext, brokers: Collection[BrokerId]) -> list[PartitionIndex]:

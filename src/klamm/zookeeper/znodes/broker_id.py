@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from klamm.model.brokers import Broker, Endpoint, SecurityProtocol
 from klamm.model.errors import ZNodeError
-from klamm.model.ids import BrokerId
+from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.zookeeper.znodes import document
 
 PARENT: Final = "/brokers/ids"
@@ -75,7 +75,14 @@ def decode(path: str, data: bytes | None) -> Broker:
     rack = document.text(path, fields, "rack") if fields.get("rack") is not None else None
     found = fields.get(OURS)
     ours = found if isinstance(found, dict) else {}
-    return Broker(broker, endpoints, rack, ours.get(CONTROLLER_ONLY) is True, ours.get(RECOVERED) is True)
+    recovered = ours.get(RECOVERED, False)
+    return Broker(
+        broker,
+        endpoints,
+        rack,
+        ours.get(CONTROLLER_ONLY) is True,
+        BrokerEpoch(recovered) if type(recovered) is int and recovered > 0 else recovered is True,
+    )
 
 
 def id_of(path: str) -> BrokerId:
