@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -28,37 +28,51 @@ PARTITIONS_EACH: Final = 5
 """Committed offsets of each group."""
 PAUSE_SECONDS: Final = 0.01
 PREFERRED: Final = 0
+REQUEST_SECONDS: Final = 30.0
 ELSEWHERE, HERE = 2, 1
 """Brokers: where the groups are loaded first, and where they are loaded against the clock."""
 
 
 async def loading_seconds(bootstrap: str, topic: str, groups: int) -> float:
     names = [f"group-{number}" for number in range(groups)]
-    async with ClusterClient(addresses(bootstrap), timeout=120.0).running() as client:
+    async with ClusterClient(addresses(bootstrap), timeout=REQUEST_SECONDS).running() as client:
         await _commit(client, topic, names)
-        await _prefer(client, ELSEWHERE)
-        await _until_loaded(client, ELSEWHERE, names)
-        return await _prefer_and_time(client, HERE, names)
+        await _move(client, ELSEWHERE, names)
+        return await _move(client, HERE, names)
 
 
 async def _commit(client: ClusterClient, topic: str, names: Iterable[str]) -> None:
-    admin = GroupAdmin(client)
     offsets = {TopicPartition(topic, number): 1 for number in range(PARTITIONS_EACH)}
     for chunk in _chunks(names, AT_ONCE):
-        for outcomes in await asyncio.gather(*(admin.commit(name, offsets) for name in chunk)):
-            for error in outcomes.values():
-                if error is not None:
-                    raise error
+        await asyncio.gather(*(_commit_one(client, name, offsets) for name in chunk))
 
 
-async def _prefer_and_time(client: ClusterClient, broker: int, names: Sequence[str]) -> float:
-    began = await _prefer(client, broker)
+async def _commit_one(client: ClusterClient, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Kafka 2.5 lets some of ten thousand commits time out, so it is asked again, as Kafka's own consumer does."""
+
+    async def attempt() -> None:
+        for error in (await GroupAdmin(client).commit(name, offsets)).values():
+            if error is not None:
+                raise error
+
+    await client.repeating(f"the commit of {name}", attempt)
+
+
+async def _move(client: ClusterClient, broker: int, names: Sequence[str]) -> float:
+    """Make a broker lead all partitions; return how long it took until it answered for every group."""
+    wanted = await _put_first(client, broker)
+    asked_at = time.monotonic()
+    election = asyncio.create_task(Admin(client).elect_leaders(PREFERRED, wanted))
     await _until_loaded(client, broker, names)
-    return time.monotonic() - began
+    took = time.monotonic() - asked_at
+    for error in (await election).values():
+        if error is not None and getattr(error, "code", None) is not ErrorCode.ELECTION_NOT_NEEDED:
+            raise error
+    return took
 
 
-async def _prefer(client: ClusterClient, broker: int) -> float:
-    """Make a broker lead all partitions, and say when that was asked for. The replicas stay where they are."""
+async def _put_first(client: ClusterClient, broker: int) -> dict[TopicPartition, list[int]]:
+    """Make a broker the preferred leader of all partitions. The replicas stay where they are."""
     admin = Admin(client)
     (described,) = await admin.describe_topics([CONSUMER_OFFSETS])
     wanted = {
@@ -76,11 +90,7 @@ async def _prefer(client: ClusterClient, broker: int) -> float:
         return not await admin.reassignments()
 
     await eventually("the new order of replicas", is_done, timeout=120.0)
-    asked_at = time.monotonic()
-    for error in (await admin.elect_leaders(PREFERRED, wanted)).values():
-        if error is not None and getattr(error, "code", None) is not ErrorCode.ELECTION_NOT_NEEDED:
-            raise error
-    return asked_at
+    return wanted
 
 
 async def _until_loaded(client: ClusterClient, broker: int, names: Iterable[str]) -> None:
