@@ -101,11 +101,8 @@ class TransactionTimers:
         if entry.is_pending or not self._has_expired(entry, now_ms) or not self._coordinator.owns(owned):
             return
         transactional_id = entry.current.transactional_id
-        entry.is_pending = True
-        try:
+        with entry.writing():
             error = await self._log.write_tombstone(owned.index, transactional_id)
-        finally:
-            entry.is_pending = False
         if error is ErrorCode.NONE and self._coordinator.owns(owned):
             owned.entries.pop(transactional_id, None)
         elif error is not ErrorCode.NONE:

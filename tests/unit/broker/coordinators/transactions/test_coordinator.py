@@ -196,6 +196,44 @@ async def test_a_write_is_applied_when_it_is_replicated(world: Coordinating) -> 
     assert await refused(world.coordinator.end("tx", 7, 10, commit=True)) == ErrorCode.NONE
 
 
+async def test_the_next_transaction_waits_for_the_completion_of_the_last_one(world: Coordinating) -> None:
+    world.put(OPEN)
+    await world.lead()
+    await world.coordinator.end("tx", 7, 10, commit=True)
+    assert world.now().state is TransactionState.PREPARE_COMMIT
+    await world.coordinator.add_partitions("tx", 7, 10, frozenset({A}))
+    assert world.log.states() == [("tx", "PREPARE_COMMIT"), ("tx", "COMPLETE_COMMIT"), ("tx", "ONGOING")]
+    assert world.now().partitions == {A}
+
+
+async def test_a_coordinator_that_moved_during_the_wait_answers_so(world: Coordinating) -> None:
+    world.put(OPEN)
+    await world.lead()
+    world.log.gate.clear()
+    ending = asyncio.ensure_future(refused(world.coordinator.end("tx", 7, 10, commit=True)))
+    await world.log.waiting.wait()
+    adding = asyncio.ensure_future(refused(world.coordinator.add_partitions("tx", 7, 10, frozenset({A}))))
+    await asyncio.sleep(0)
+    world.resign()
+    world.log.gate.set()
+    assert [await ending, await adding] == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+async def test_a_completion_that_takes_long_is_not_waited_for(
+    world: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "COMPLETION_WAIT_S", 0.01)
+    await world.told({A: -1, B: -1})
+    world.put(replace(OPEN, state=TransactionState.PREPARE_COMMIT))
+    await world.lead()
+    assert await refused(world.coordinator.add_partitions("tx", 7, 10, frozenset({A}))) == (
+        ErrorCode.CONCURRENT_TRANSACTIONS
+    )
+    assert await refused(world.coordinator.add_partitions("tx", 7, 9, frozenset({A}))) == (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+
+
 @pytest.mark.case("TXN-13")
 async def test_partitions_of_the_transaction_are_not_written_again(world: Coordinating) -> None:
     world.put(OPEN)
