@@ -34,6 +34,7 @@ class Appends:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self.traffic = TopicTraffic()
+        replicas.gauges.led.when_gone.append(self.traffic.forget)
         self.bytes_in = 0
         self.messages_in = 0
         self.failed_requests = 0

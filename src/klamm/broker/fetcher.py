@@ -113,6 +113,15 @@ class Following:
         return is_named(throttled, name.partition, self.partition.me)
 
 
+@dataclass(slots=True)
+class ReplicatedBytes:
+    """What the fetchers of a broker have appended."""
+
+    total: int = 0
+    reassignment: int = 0
+    """The part of it for replicas that a reassignment adds."""
+
+
 class Fetcher:
     """Follows one leader broker."""
 
@@ -125,6 +134,7 @@ class Fetcher:
         max_bytes: int,
         backoff: float,
         quota: ReplicationQuota,
+        traffic: ReplicatedBytes,
         on_append: Callable[[TopicPartition], None],
         guard: Guard,
     ) -> None:
@@ -134,6 +144,7 @@ class Fetcher:
         self._max_bytes = max_bytes
         self._backoff = backoff
         self._quota = quota
+        self._traffic = traffic
         self._on_append = on_append
         self._guard = guard
         self._following: dict[TopicPartition, Following] = {}
@@ -143,6 +154,8 @@ class Fetcher:
         self._poll: asyncio.Task[Sequence[FetchResult]] | None = None
         self._brief_until = float("-inf")
         self.failed: dict[TopicPartition, None] = {}
+        self.is_dead = False
+        """An unexpected exception ended `run`. The guard starts it again after a pause."""
 
     @property
     def max_lag(self) -> int:
@@ -185,12 +198,23 @@ class Fetcher:
             self._changed.set()
 
     async def run(self) -> None:
+        self.is_dead = False
         try:
             while True:
                 if not await self.step():
                     await self._wait_for_work()
+        except Exception:
+            self.is_dead = True
+            raise
         finally:
+            self._close_endpoint()
+
+    def _close_endpoint(self) -> None:
+        """An error would take the place of the cancellation, and the guard would start a fetcher that has ended."""
+        try:
             self._endpoint.close()
+        except Exception as error:
+            self._guard.record("fetcher", self.leader, error)
 
     async def _wait_for_work(self) -> None:
         self._changed.clear()
@@ -369,8 +393,7 @@ class Fetcher:
         try:
             if len(fetched.records):
                 following.log.append_as_follower(fetched.records)
-                if following.is_throttled:
-                    self._quota.record(len(fetched.records))
+                self._count(following, len(fetched.records))
             following.lag = max(0, fetched.high_watermark - following.log.log_end_offset)
             following.caught_up = following.lag == 0
             moved = following.log.update_high_watermark(min(fetched.high_watermark, following.log.log_end_offset))
@@ -397,6 +420,13 @@ class Fetcher:
             self._following[name] = self._following.pop(name)  # to the end of the order
         if moved or len(fetched.records):
             self._on_append(name)
+
+    def _count(self, following: Following, size: int) -> None:
+        self._traffic.total += size
+        if following.partition.me in following.partition.assignment.adding:
+            self._traffic.reassignment += size
+        if following.is_throttled:
+            self._quota.record(size)
 
     async def _start_over(self, following: Following) -> None:
         """This replica's end is outside the leader's log: an unclean election reset it, or the replica was down for

@@ -54,5 +54,10 @@ class Fetchers:
         return max((fetcher.max_lag for fetcher in self._fetchers.values()), default=0)
 
     @property
+    def dead_count(self) -> int:
+        """Fetchers that failed as a whole and wait to be started again."""
+        return sum(fetcher.is_dead for fetcher in self._fetchers.values())
+
+    @property
     def failed_count(self) -> int:
         return sum(len(fetcher.failed) for fetcher in self._fetchers.values())

@@ -18,10 +18,13 @@ from klamm.wire.apis import ApiKey
 
 SERVER = "kafka.server"
 LOG = "kafka.log"
+CLUSTER = "kafka.cluster"
 REPLICAS = "ReplicaManager"
 TOPICS = "BrokerTopicMetrics"
 LOGS_MAX = 2_000
 """A scrape of more would be slow to make and slow to store."""
+PARTITIONS_MAX = 500
+"""Fewer, because each has six gauges."""
 
 
 def register_metrics(
@@ -60,6 +63,7 @@ def register_metrics(
         clientId="Replica",
     )
     read(SERVER, "ReplicaFetcherManager", "MaxLag", lambda: replicas.fetchers.max_lag, clientId="Replica")
+    read(SERVER, "ReplicaFetcherManager", "DeadThreadCount", lambda: replicas.fetchers.dead_count, clientId="Replica")
     replicas.logs.when_flush_took(metrics.timer(LOG, "LogFlushStats", "LogFlushRateAndTimeMs").update)
     for operation, purgatory in (
         ("Produce", replicas.waiting_produces),
@@ -80,9 +84,13 @@ def register_metrics(
     read(SERVER, TOPICS, "FailedProduceRequestsPerSec", lambda: appends.failed_requests)
     read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
     read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
+    read(SERVER, TOPICS, "ReassignmentBytesOutPerSec", lambda: reads.reassignment_bytes_out)
+    read(SERVER, TOPICS, "ReplicationBytesInPerSec", lambda: replicas.fetched_bytes.total)
+    read(SERVER, TOPICS, "ReassignmentBytesInPerSec", lambda: replicas.fetched_bytes.reassignment)
     read(SERVER, TOPICS, "FailedFetchRequestsPerSec", lambda: reads.failed_requests)
     metrics.read_many(lambda: _of_topics(appends.traffic, reads.traffic))
     metrics.read_many(lambda: _of_logs(replicas))
+    metrics.read_many(lambda: _of_partitions(replicas))
 
 
 def _of_topics(produced: TopicTraffic, consumed: TopicTraffic) -> Iterator[tuple[MetricName, float]]:
@@ -103,6 +111,23 @@ def _of_logs(replicas: ReplicaManager) -> Iterator[tuple[MetricName, float]]:
         yield MetricName(LOG, "Log", "Size", tags), partition.log.size_bytes
         yield MetricName(LOG, "Log", "LogStartOffset", tags), partition.log.log_start_offset
         yield MetricName(LOG, "Log", "LogEndOffset", tags), partition.log.log_end_offset
+
+
+def _of_partitions(replicas: ReplicaManager) -> Iterator[tuple[MetricName, float]]:
+    """What a leader knows of its replicas. A broker with very many partitions shows only the first ones."""
+    for place, partition in islice(replicas.partitions.items(), PARTITIONS_MAX):
+        log = partition.log
+        tags = (("partition", str(place.partition)), ("topic", place.topic))
+        values = {
+            "UnderReplicated": partition.is_under_replicated,
+            "UnderMinIsr": partition.is_under_min_isr,
+            "AtMinIsr": partition.is_at_min_isr,
+            "InSyncReplicasCount": len(partition.isr) if partition.is_leader else 0,
+            "ReplicasCount": len(partition.assignment.replicas) if partition.is_leader else 0,
+            "LastStableOffsetLag": log.high_watermark - log.last_stable_offset if log is not None else 0,
+        }
+        for name, value in values.items():
+            yield MetricName(CLUSTER, "Partition", name, tags), value
 
 
 def register_cleaner_metrics(metrics: MetricsRegistry, logs: LogManager) -> None:

@@ -1,4 +1,4 @@
-"""How many partitions this broker leads, and how many of those lack replicas.
+"""How many partitions this broker leads, how many of those lack replicas, and which topics it leads or holds at all.
 
 The counts change when a partition changes, so that a scrape of a broker with 100,000 partitions reads five integers
 (design D13).
@@ -6,7 +6,9 @@ The counts change when a partition changes, so that a scrape of a broker with 10
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from klamm.broker.partition import Partition
 from klamm.model.ids import TopicPartition
@@ -20,8 +22,15 @@ class _Counted(NamedTuple):
     reassigning: bool
 
 
+_FOLLOWER: Final = _Counted(False, False, False, False, False)
+
+
 class PartitionGauges:
     def __init__(self) -> None:
+        self.led = _Topics()
+        """Topics of which this broker leads a partition."""
+        self.held = _Topics()
+        """Topics of which it has a replica."""
         self._counted: dict[TopicPartition, _Counted] = {}
         self.leaders = 0
         self.under_replicated = 0
@@ -30,20 +39,16 @@ class PartitionGauges:
         self.reassigning = 0
 
     def update(self, partition: Partition) -> None:
-        """Call it after every change of role, ISR or assignment. Only partitions that this broker leads count."""
-        before = self._counted.pop(partition.topic_partition, None)
+        """Call it after every change of role, ISR, assignment or log."""
+        name = partition.topic_partition
+        before, now = self._counted.pop(name, None), _counted(partition)
         if before is not None:
             self._add(before, -1)
-        if partition.is_leader:
-            now = _Counted(
-                True,
-                partition.is_under_replicated,
-                partition.is_under_min_isr,
-                partition.is_at_min_isr,
-                partition.assignment.is_being_reassigned,
-            )
-            self._counted[partition.topic_partition] = now
+        if now is not None:
+            self._counted[name] = now
             self._add(now, 1)
+        self.held.change(name.topic, (now is not None) - (before is not None))
+        self.led.change(name.topic, (now is not None and now.leader) - (before is not None and before.leader))
 
     def _add(self, counted: _Counted, sign: int) -> None:
         self.leaders += sign * counted.leader
@@ -51,3 +56,35 @@ class PartitionGauges:
         self.under_min_isr += sign * counted.under_min_isr
         self.at_min_isr += sign * counted.at_min_isr
         self.reassigning += sign * counted.reassigning
+
+
+def _counted(partition: Partition) -> _Counted | None:
+    if partition.log is None:
+        return None
+    if not partition.is_leader:
+        return _FOLLOWER
+    return _Counted(
+        True,
+        partition.is_under_replicated,
+        partition.is_under_min_isr,
+        partition.is_at_min_isr,
+        partition.assignment.is_being_reassigned,
+    )
+
+
+class _Topics:
+    """Counts partitions by topic."""
+
+    def __init__(self) -> None:
+        self._partitions: Counter[str] = Counter()
+        self.when_gone: list[Callable[[str], None]] = []
+        """Called with a topic when its last partition is gone."""
+
+    def change(self, topic: str, by: int) -> None:
+        if not by:
+            return
+        self._partitions[topic] += by
+        if not self._partitions[topic]:
+            del self._partitions[topic]
+            for call in self.when_gone:
+                call(topic)

@@ -77,9 +77,12 @@ class Reads:
         """`budget` is for the responses to consumers. By default it has no limit."""
         self._replicas = replicas
         self.traffic = TopicTraffic()
+        replicas.gauges.held.when_gone.append(self.traffic.forget)  # consumers may read from followers (KIP-392)
         self._budget = budget or ByteBudget()
         self.bytes_out = 0
         self.replication_bytes_out = 0
+        self.reassignment_bytes_out = 0
+        """The part of it for replicas that a reassignment adds."""
         self.failed_requests = 0
 
     async def fetch(
@@ -165,19 +168,23 @@ class Reads:
         self.failed_requests += sum(result.error is not ErrorCode.NONE for result in results)
         if query.from_follower:
             self.replication_bytes_out += size
-            self._charge(results)
+            self._charge(query.replica_id, results)
         else:
             self.bytes_out += size
             for result in results:
                 if len(result.records):
                     self.traffic.of(result.partition.topic).bytes_out += len(result.records)
 
-    def _charge(self, results: Sequence[FetchResult]) -> None:
-        """Charge the leaders' quota for what throttled partitions returned."""
+    def _charge(self, follower: BrokerId, results: Sequence[FetchResult]) -> None:
+        """Charge the leaders' quota for what throttled partitions returned, and count what moves replicas."""
         for result in results:
             partition = self._replicas.partitions.get(result.partition) if len(result.records) else None
-            if partition is not None and self._is_throttled(partition):
+            if partition is None:
+                continue
+            if self._is_throttled(partition):
                 self._replicas.leader_quota.record(len(result.records))
+            if follower in partition.assignment.adding:
+                self.reassignment_bytes_out += len(result.records)
 
     # --- reading ---
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar
 
-from klamm.broker.fetcher import Fetcher, LeaderEndpoint
+from klamm.broker.fetcher import Fetcher, LeaderEndpoint, ReplicatedBytes
 from klamm.broker.fetchers import Fetchers
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
@@ -99,6 +99,7 @@ class ReplicaManager:
         self.waiting_deletions = Purgatory()
         self.leader_quota = ReplicationQuota(clock)
         self.follower_quota = ReplicationQuota(clock)
+        self.fetched_bytes = ReplicatedBytes()
         self._max_lag = config.replica_lag_time_max_ms / 1000
         self._orders = asyncio.Lock()
         self.guard = Guard()
@@ -120,6 +121,7 @@ class ReplicaManager:
             max_bytes=self.config.replica_fetch_max_bytes,
             backoff=self.config.replica_fetch_backoff_ms / 1000,
             quota=self.follower_quota,
+            traffic=self.fetched_bytes,
             on_append=self.moved,
             guard=self.guard,
         )
@@ -290,7 +292,10 @@ class ReplicaManager:
     def _directory_failed(self, directory: str, names: list[TopicPartition]) -> None:
         self.fetchers.remove(names)
         for name in names:
-            self.partitions.pop(name, None)
+            partition = self.partitions.pop(name, None)
+            if partition is not None:
+                partition.log = None
+                self.gauges.update(partition)
             self._aside.discard(name)
             self._tell_resigned(name, None)
             self.moved(name)

@@ -30,3 +30,7 @@ class TopicTraffic:
         if len(self.topics) >= self._topics_max:
             return self._others
         return self.topics.setdefault(topic, Traffic())
+
+    def forget(self, topic: str) -> None:
+        """The topic has left this broker: its metrics end, and another one may take its place in the list."""
+        self.topics.pop(topic, None)

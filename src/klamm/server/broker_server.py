@@ -18,7 +18,7 @@ from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.state_changes import StateChangeWriter
 from klamm.zookeeper.client.session import SessionState
 
-RUNNING, STOPPING = 3, 6
+STARTING, RUNNING, STOPPING = 1, 3, 6
 """Kafka's numbers for the states of a broker."""
 
 
@@ -32,7 +32,7 @@ class BrokerServer:
         self.metrics = MetricsRegistry()
         self.http: HttpListener | None = None
         self._core: BrokerCore | None = None
-        self._stopping = False
+        self._state = STARTING
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -56,8 +56,9 @@ class BrokerServer:
             self._watch_loop(stack, events)
             if self.http is not None:
                 await stack.enter_async_context(self.http.running())
+            self._state = RUNNING
             yield self
-            self._stopping = True
+            self._state = STOPPING
             await core.hand_over()
 
     def _event_writer(self) -> StateChangeWriter:
@@ -65,14 +66,14 @@ class BrokerServer:
         return StateChangeWriter(directories, self.id, self._ports.clock)
 
     def _bind_http(self, stack: AsyncExitStack) -> None:
-        self.metrics.read("kafka.server", "KafkaServer", "BrokerState", lambda: STOPPING if self._stopping else RUNNING)
+        self.metrics.read("kafka.server", "KafkaServer", "BrokerState", lambda: self._state)
         if self.config.http_listener:
             address = parse_address("klamm.http.listener", self.config.http_listener)
             self.http = HttpListener(*address, self.metrics, self._not_ready)
             stack.callback(self.http.close)
 
     def _not_ready(self) -> str:
-        if self._stopping:
+        if self._state == STOPPING:
             return "the broker is stopping"
         zk = None if self._core is None else self._core.zk
         if zk is None:

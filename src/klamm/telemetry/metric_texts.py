@@ -45,7 +45,7 @@ METRIC_TEXTS: Final[dict[str, dict[str, str]]] = {
         "UncleanLeaderElectionEnableRateAndTimeMs": "changes of unclean.leader.election.enable for all topics",
         "TopicUncleanLeaderElectionEnableRateAndTimeMs": "changes of unclean.leader.election.enable of one topic",
     },
-    "kafka.server:KafkaServer": {"BrokerState": "3 running, 6 in controlled shutdown"},
+    "kafka.server:KafkaServer": {"BrokerState": "1 starting, 3 running, 6 in controlled shutdown"},
     "kafka.server:ReplicaManager": {
         "LeaderCount": "partitions that this broker leads",
         "PartitionCount": "replicas on this broker",
@@ -61,12 +61,16 @@ METRIC_TEXTS: Final[dict[str, dict[str, str]]] = {
     "kafka.server:ReplicaFetcherManager": {
         "MaxLag": "the most committed records that a replica here lacked when its leader last answered",
         "FailedPartitionsCount": "replicas that cannot follow because of an unexpected failure",
+        "DeadThreadCount": "leaders that no replica here follows until the fetcher, which failed, starts again",
     },
     "kafka.server:BrokerTopicMetrics": {
-        "MessagesInPerSec": "records produced, in total and by topic (the first 1,000 topics)",
+        "MessagesInPerSec": "records produced, in total and by topic (the first 1,000 topics that are led here)",
         "BytesInPerSec": "bytes produced, in total and by topic",
         "BytesOutPerSec": "bytes fetched by consumers, in total and by topic",
         "ReplicationBytesOutPerSec": "bytes fetched by followers",
+        "ReplicationBytesInPerSec": "bytes that this broker fetched as a follower",
+        "ReassignmentBytesOutPerSec": "bytes fetched by followers that a reassignment adds",
+        "ReassignmentBytesInPerSec": "bytes that this broker fetched for replicas that a reassignment adds",
         "TotalProduceRequestsPerSec": "produce requests",
         "TotalFetchRequestsPerSec": "fetch requests, of consumers and followers",
         "FailedProduceRequestsPerSec": "produce requests with an error, by partition",
@@ -106,6 +110,14 @@ METRIC_TEXTS: Final[dict[str, dict[str, str]]] = {
         "request-total": "requests, by listener",
         "incoming-byte-total": "bytes received",
         "outgoing-byte-total": "bytes sent",
+    },
+    "kafka.cluster:Partition": {
+        "UnderReplicated": "1 for a partition that is led here and has a replica that is not in sync (the first 500)",
+        "UnderMinIsr": "1 if it refuses acks=all",
+        "AtMinIsr": "1 if it would refuse acks=all after one more failure",
+        "InSyncReplicasCount": "size of its ISR; 0 where it is not led",
+        "ReplicasCount": "its replicas; 0 where it is not led",
+        "LastStableOffsetLag": "committed records that read_committed consumers may not read yet",
     },
     "kafka.log:Log": {
         "Size": "bytes of a log, by topic and partition (the first 2,000 logs)",

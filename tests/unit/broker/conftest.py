@@ -65,6 +65,10 @@ class FakeLog:
         return len(self.data)
 
     @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
     def last_stable_offset(self) -> int:
         return self.high_watermark if self.unstable is None else min(self.unstable, self.high_watermark)
 
@@ -177,6 +181,8 @@ class FakeLogManager:
         return list(self.kept.values())
 
     def use(self, config: BrokerConfig) -> None: ...
+
+    def when_flush_took(self, call: Callable[[float], None]) -> None: ...
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
         for partition, log in self.kept.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, Fetcher, FetchState
+from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, Fetcher, FetchState, ReplicatedBytes
+from klamm.broker.fetchers import Fetchers
 from klamm.broker.partition import Partition
 from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.truncation import Truncation, truncation
@@ -17,9 +19,11 @@ from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
+from klamm.model.partition import Assignment
 from klamm.wire.fetch import FetchPartition, FetchResult
 
 TP = TopicPartition("orders", 0)
+ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
 
 
 class FakeLeader:
@@ -90,16 +94,21 @@ class Pair:
         self.order = make_order
         self.woken: list[TopicPartition] = []
         self.quota = ReplicationQuota(clock)
+        self.traffic = ReplicatedBytes()
         self.guard = Guard()
-        self.fetcher = Fetcher(
-            BrokerId(2),
+        self.fetcher = self.fetcher_for(BrokerId(2), self.guard)
+
+    def fetcher_for(self, leader: BrokerId, guard: Guard) -> Fetcher:
+        return Fetcher(
             leader,
-            clock=clock,
+            self.leader,
+            clock=self.clock,
             max_bytes=1 << 20,
             backoff=1.0,
             quota=self.quota,
+            traffic=self.traffic,
             on_append=self.woken.append,
-            guard=self.guard,
+            guard=guard,
         )
 
     def follow(self, epoch: int) -> None:
@@ -237,6 +246,34 @@ async def test_corrupt_batch_is_fetched_again(pair: Pair) -> None:
     pair.clock.advance(1.0)
     await pair.steps(1)
     assert pair.log.log_end_offset == 2
+
+
+@pytest.mark.case("FET-11")
+async def test_an_answer_about_an_epoch_that_was_not_asked_is_an_error(
+    pair: Pair, make_log: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Partition(TopicPartition("orders", 1), BrokerId(1), pair.clock, 0.1)
+    other.make_follower(pair.order(leader=2, epoch=1, partition=other.topic_partition), make_log().fill(0, 0, 1))
+    pair.leader.epoch = 1
+    pair.leader.log.fill(0, 0, 1, 1)
+    pair.fetcher.add(other)
+    await pair.steps(1)
+    answered = pair.leader.epoch_ends
+
+    async def one_answer_too_many(asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]:
+        unasked = EpochAnswered(other.topic_partition, ErrorCode.NONE, EpochEndOffset(LeaderEpoch(0), 1))
+        return [unasked, *await answered(asked)]
+
+    pair.leader.epoch_ends = one_answer_too_many  # type: ignore[method-assign]
+    pair.log.fill(0, 0, 0)
+    pair.follow(1)
+    await pair.steps(1)
+    assert [record.levelname for record in caplog.records if "orders-1, which was not requested" in record.message] == [
+        "ERROR"
+    ]
+    assert other.log is not None
+    assert (other.log.log_end_offset, bytes(pair.log.data)) == (4, bytes([0, 0, 1, 1]))
+    assert pair.fetcher.state_of(other.topic_partition) is FetchState.FETCHING
 
 
 @pytest.mark.case("FET-15")
@@ -433,6 +470,29 @@ async def test_a_throttled_follower_sits_out_until_it_may_go_on(pair: Pair) -> N
     assert pair.log.log_end_offset == 3, "a replica in sync is not held back"
 
 
+@pytest.mark.case("FET-21")
+async def test_a_throttle_slows_the_followers_that_are_listed_to_the_rate(pair: Pair, make_log: Any) -> None:
+    size, rate, pause = 900, 100, 0.1
+    listed, other = TP, TopicPartition("orders", 1)
+    pair.leader.log.fill(*[0] * size)
+    pair.leader.log.update_high_watermark(size)
+    throttled = TopicConfig(follower_replication_throttled_replicas=("0:1",))
+    pair.quota.limit = rate
+    logs = {listed: make_log(), other: make_log()}
+    for name, log in logs.items():
+        log.config = throttled
+        following = Partition(name, BrokerId(1), pair.clock, 0.1)
+        following.make_follower(pair.order(leader=2, epoch=0, partition=name), log)
+        pair.fetcher.add(following)
+    began, took = pair.clock.now, {}
+    while len(took) < 2:
+        await pair.steps(1)
+        pair.clock.advance(pause)
+        took |= {n: pair.clock.now - began for n, log in logs.items() if n not in took and log.log_end_offset == size}
+    assert took[other] <= 1, "an unlisted replica gets everything as fast as the leader answers"
+    assert 0.7 * rate <= size / took[listed] <= 1.3 * rate
+
+
 async def test_the_quota_is_for_those_that_are_named(pair: Pair) -> None:
     pair.leader.log.fill(0)
     pair.log.config = TopicConfig(follower_replication_throttled_replicas=("0:2", "1:1"))
@@ -535,3 +595,92 @@ async def test_an_error_about_a_former_epoch_does_not_stop_the_present_one(pair:
     assert pair.leader.epoch == 1
     assert pair.fetcher.state_of(name) is not None
     assert name not in pair.fetcher.failed
+
+
+@pytest.mark.case("FET-18")
+async def test_bytes_for_a_replica_that_is_being_added_count_twice(pair: Pair) -> None:
+    plain = pair.order(leader=2, epoch=0)
+    added = plain._replace(assignment=Assignment((ONE, TWO), adding=(ONE,)))
+    other = plain._replace(assignment=Assignment((ONE, TWO, THREE), adding=(THREE,), removing=(TWO,)))
+    counted = []
+    for order in (added, other, plain):
+        pair.leader.log.fill(0, 0)
+        pair.leader.log.update_high_watermark(pair.leader.log.log_end_offset)
+        pair.fetcher.remove(TP)
+        pair.partition.make_follower(order, pair.log)
+        pair.fetcher.add(pair.partition)
+        await pair.steps(1)
+        counted.append((pair.traffic.total, pair.traffic.reassignment))
+    assert counted == [(2, 2), (4, 2), (6, 2)]
+
+
+@pytest.mark.case("FET-17")
+async def test_a_connection_that_cannot_be_closed_does_not_keep_a_fetcher_alive(pair: Pair) -> None:
+    attempts = 0
+
+    def refuse() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise OSError("the connection is in no state to be closed")
+
+    pair.leader.close = refuse  # type: ignore[method-assign]
+    guard = Guard()
+    async with asyncio.timeout(5), guard.running():
+        fetchers = Fetchers(partial(pair.fetcher_for, guard=guard), guard)
+        pair.partition.make_follower(pair.order(leader=2, epoch=0), pair.log)
+        fetchers.add([pair.partition])
+        await turns()
+        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "fetcher 2")
+        fetchers.remove([TP])
+        fetchers.stop_idle()
+        await turns()
+        assert (attempts, task.cancelled()) == (1, True)
+
+
+@pytest.mark.case("FET-19")
+async def test_failed_partitions_and_dead_fetchers_are_counted_while_they_are(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("klamm.model.guard.FIRST_PAUSE_S", 0.0)
+    guard = Guard()
+    fetchers = Fetchers(partial(pair.fetcher_for, guard=guard), guard)
+
+    def counts() -> tuple[int, int]:
+        return fetchers.failed_count, fetchers.dead_count
+
+    async with guard.running():
+        pair.leader.epoch = 4
+        pair.log.fill(0)
+        pair.partition.make_follower(pair.order(leader=2, epoch=2), pair.log)
+        fetchers.add([pair.partition])
+        assert counts() == (0, 0)
+        await turns()
+        assert counts() == (1, 0), "fenced"
+        fetchers.stop_idle()
+        assert counts() == (1, 0), "a failed partition keeps its fetcher"
+        fetchers.remove([TP])
+        assert counts() == (0, 0)
+
+        fetcher = fetchers.of(BrokerId(2))
+        assert fetcher is not None
+        step, broken = fetcher.step, asyncio.Event()
+
+        async def fails() -> bool:
+            if not broken.is_set():
+                raise AssertionError("a defect")
+            return await step()
+
+        monkeypatch.setattr(fetcher, "step", fails)
+        monkeypatch.setattr("klamm.model.guard.FIRST_PAUSE_S", 0.05)
+        pair.leader.log.fill(0, 4)
+        pair.partition.make_follower(pair.order(leader=2, epoch=4), pair.log)
+        fetchers.add([pair.partition])
+        await turns()
+        assert counts() == (0, 1)
+        broken.set()
+        async with asyncio.timeout(5):
+            while pair.log.log_end_offset < 2:
+                await asyncio.sleep(0.01)
+        assert counts() == (0, 0)
+        fetchers.remove([TP])
+        fetchers.stop_idle()

@@ -2,9 +2,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from klamm.broker.appends import Appends
+from klamm.broker.metrics import register_metrics
 from klamm.broker.partition import Partition
 from klamm.broker.partition_gauges import PartitionGauges
-from klamm.model.ids import BrokerId
+from klamm.broker.reads import Reads
+from klamm.model.control import Sender, StopOrder
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.telemetry.metrics import MetricsRegistry, value_of
+
+from .one_broker import TP, OneBroker, lead, one
+
+__all__ = ["one"]
+
+SENDER = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))
+OTHER = TopicPartition(TP.topic, 1)
 
 
 def counts(gauges: PartitionGauges) -> tuple[int, int, int, int]:
@@ -50,3 +64,54 @@ def test_a_deleted_partition_counts_no_more(partition: Partition, make_log: Any,
     partition.log = None
     gauges.update(partition)
     assert counts(gauges) == (0, 0, 0, 0)
+
+
+class Metered:
+    """A broker whose metrics the test reads as a scrape does."""
+
+    def __init__(self, one: OneBroker) -> None:
+        self._metrics = MetricsRegistry()
+        register_metrics(self._metrics, one.replicas, Appends(one.replicas), Reads(one.replicas), {})
+
+    def of_partition(self, place: TopicPartition) -> dict[str, float]:
+        tags = {"topic": place.topic, "partition": str(place.partition)}
+        return {
+            name.name: value_of(instrument)
+            for name, instrument in self._metrics.instruments()
+            if name.type == "Partition" and dict(name.tags) == tags
+        }
+
+
+@pytest.fixture
+async def metered(one: OneBroker) -> Metered:
+    await one.told(partitions=2)
+    return Metered(one)
+
+
+@pytest.mark.case("PAR-12")
+@pytest.mark.parametrize("end", ["deleted", "directory failed"])
+async def test_a_partition_has_gauges_as_long_as_it_is_here(
+    metered: Metered, one: OneBroker, make_order: Any, end: str
+) -> None:
+    assert metered.of_partition(TP) == {}
+    log = await lead(one, make_order, isr=(1,))
+    log.fill(0, 0, 0)
+    log.update_high_watermark(3)
+    log.unstable = 1
+    assert metered.of_partition(TP) == {
+        "UnderReplicated": 1,
+        "UnderMinIsr": 0,
+        "AtMinIsr": 1,
+        "InSyncReplicasCount": 1,
+        "ReplicasCount": 2,
+        "LastStableOffsetLag": 2,
+    }
+    assert metered.of_partition(OTHER) == {}
+    assert counts(one.replicas.gauges) == (1, 1, 0, 1)
+    if end == "deleted":
+        await one.replicas.stop_replica(SENDER, [StopOrder(TP, make_order().state.leader_epoch, delete=True)])
+    else:
+        one.logs.offline[TP] = "broken"
+        one.logs.on_offline("/disk1", [TP])
+    assert metered.of_partition(TP) == {}
+    assert counts(one.replicas.gauges) == (0, 0, 0, 0)

@@ -13,11 +13,13 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.reads import FetchQuery, Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
+from klamm.log.validation import COSTLY_BYTES_MIN
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig, TopicConfig
-from klamm.model.control import MetadataUpdate, Sender
+from klamm.model.control import MetadataUpdate, Sender, StopOrder
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.partition import Assignment
 from klamm.wire.fetch import FetchPartition
 
 from .conftest import FakeLog
@@ -49,9 +51,14 @@ class Leader:
     async def follow(self, *entries: FetchPartition, wait_ms: int = 0) -> Any:
         return await self.reads.fetch(FetchQuery(11, TWO, wait_ms, 1, 1000), entries)
 
-    async def consume(self, *entries: FetchPartition, **query: Any) -> Any:
+    async def consume(self, *entries: FetchPartition, version: int = 11, **query: Any) -> Any:
         fields = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1000} | query
-        return await self.reads.fetch(FetchQuery(11, BrokerId(-1), **fields), entries)
+        return await self.reads.fetch(FetchQuery(version, BrokerId(-1), **fields), entries)
+
+    @property
+    def metered_topics(self) -> tuple[set[str], set[str]]:
+        """Topics with metrics of what was produced, and of what was consumed."""
+        return set(self.appends.traffic.topics), set(self.reads.traffic.topics)
 
 
 @pytest.fixture
@@ -320,3 +327,111 @@ async def test_a_flush_that_does_not_end_in_time_is_a_time_out(leader: Leader) -
     leader.logs.get(A).waits_for_flush = True
     (result,) = await leader.appends.append([(A, b"x")], acks=1, timeout_ms=1)
     assert result.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.case("RPM-07")
+async def test_which_versions_may_read_from_a_follower(leader: Leader) -> None:
+    leader.logs.kept[A].fill(0, 0)
+    leader.logs.kept[A].update_high_watermark(2)
+    answers = []
+    for epoch, broker in ((1, 1), (2, 2)):
+        await leader.lead(epoch=epoch, leader=broker)
+        for version in (11, 10):
+            (found,) = await leader.consume(FetchPartition(A, 0, 10), version=version)
+            answers.append((broker, version, found.error, len(found.records)))
+    assert answers == [
+        (1, 11, ErrorCode.NONE, 2),
+        (1, 10, ErrorCode.NONE, 2),
+        (2, 11, ErrorCode.NONE, 2),
+        (2, 10, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
+    ]
+
+
+@pytest.mark.case("RPM-11")
+async def test_the_metrics_of_a_topic_end_with_its_last_leader_and_its_last_replica(leader: Leader) -> None:
+    await leader.appends.append([(A, b"x")], acks=1, timeout_ms=0)
+    leader.logs.kept[A].update_high_watermark(1)
+    await leader.consume(FetchPartition(A, 0, 10))
+    assert leader.metered_topics == ({"t"}, {"t"})
+
+    async def lead(name: TopicPartition, broker: int, epoch: int) -> None:
+        await leader.replicas.leader_and_isr(SENDER, [leader.order(broker, epoch, (1, 2), (1, 2), partition=name)])
+
+    await lead(A, 2, 1)
+    assert leader.metered_topics == ({"t"}, {"t"}), "the topic's other partition is led here"
+    await lead(B, 2, 1)
+    assert leader.metered_topics == (set(), {"t"}), "consumers may read from followers"
+    await lead(B, 1, 2)
+    await leader.appends.append([(B, b"x")], acks=1, timeout_ms=0)
+    assert leader.metered_topics == ({"t"}, {"t"})
+    for name, held in ((B, {"t"}), (A, set())):
+        await leader.replicas.stop_replica(SENDER, [StopOrder(name, 2, delete=True)])
+        assert leader.metered_topics == (set(), held)
+
+
+@pytest.mark.case("FET-18")
+async def test_bytes_for_a_follower_that_is_being_added_are_counted_apart(leader: Leader) -> None:
+    leader.logs.kept[A].fill(0, 0, 0)
+    plain = leader.order(1, 1, (1,), (1, 2), partition=A)
+    for order, counted in (
+        (plain, (3, 0)),
+        (plain._replace(assignment=Assignment((BrokerId(1), TWO), adding=(TWO,))), (6, 3)),
+    ):
+        state = order.state._replace(leader_epoch=leader.replicas.partitions[A].leader_epoch + 1)
+        await leader.replicas.leader_and_isr(SENDER, [order._replace(state=state)])
+        await leader.follow(FetchPartition(A, 0, 10))
+        assert (leader.reads.replication_bytes_out, leader.reads.reassignment_bytes_out) == counted
+
+
+@pytest.mark.case("FET-21")
+async def test_a_throttle_slows_the_leader_that_is_listed_to_the_rate(leader: Leader, clock: Any) -> None:
+    size, chunk, rate, pause = 900, 100, 100, 0.1
+    leader.replicas.leader_quota.limit = rate
+    for name in (A, B):
+        leader.logs.kept[name].fill(*[0] * size)
+        leader.logs.kept[name].config = TopicConfig(leader_replication_throttled_replicas=("0:1",))
+    await leader.lead(epoch=1, isr=(1,))
+    began, took, ends = clock.now, {}, {A: 0, B: 0}
+    while len(took) < 2:
+        for result in await leader.follow(*(FetchPartition(name, end, chunk) for name, end in ends.items())):
+            ends[result.partition] += len(result.records)
+        clock.advance(pause)
+        took |= {name: clock.now - began for name, end in ends.items() if name not in took and end == size}
+    assert took[B] <= 1, "an unlisted replica gets everything as fast as it asks"
+    assert 0.7 * rate <= size / took[A] <= 1.3 * rate
+
+
+@pytest.mark.case("PAR-13")
+async def test_slow_appends_do_not_hold_up_followers(
+    leader: Leader, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One append is still being prepared off the loop, another waits for its flush. The follower fetches meanwhile."""
+    log, may_go_on = leader.logs.kept[A], asyncio.Event()
+
+    async def slow(records: bytes) -> None:
+        await may_go_on.wait()
+
+    monkeypatch.setattr(log, "prepare", slow)
+    preparing = asyncio.create_task(leader.appends.append([(A, bytes(COSTLY_BYTES_MIN))], acks=-1, timeout_ms=60_000))
+    log.fill(0, 0)
+    log.waits_for_flush = True
+    log.flushed_to = 2
+    flushing = asyncio.create_task(leader.appends.append([(A, b"x")], acks=1, timeout_ms=60_000))
+    await turns()
+    partition = leader.replicas.partitions[A]
+    for end in (1, 2, 3):
+        clock.advance(5)
+        async with asyncio.timeout(5):
+            await leader.follow(FetchPartition(A, end, 10))
+        leader.replicas._shrink_isr(partition)
+        assert (partition.followers[TWO].log_end_offset, partition.isr, partition.pending_isr) == (end, (1, 2), None)
+        assert log.high_watermark == min(end, log.flushed_to)
+    assert not preparing.done()
+    assert not flushing.done()
+    may_go_on.set()
+    log.waits_for_flush = False
+    leader.logs.on_flushed(A)
+    assert [result.error for result in await flushing] == [ErrorCode.NONE]
+    await turns()
+    await leader.follow(FetchPartition(A, log.log_end_offset, 10))
+    assert [result.error for result in await preparing] == [ErrorCode.NONE]
