@@ -119,6 +119,14 @@ async def test_rates_of_this_broker_alone(world: World, following: ConfigChanges
     await eventually(lambda: world.leader_quota.limit is None)
 
 
+@pytest.mark.case("FET-21")
+async def test_a_broker_that_starts_later_reads_the_rates(world: World) -> None:
+    await world.write("brokers", "1", **{LEADER_RATE: "1000", FOLLOWER_RATE: "2000"})
+    assert (world.leader_quota.limit, world.follower_quota.limit) == (None, None)
+    await world.dynamic.load()
+    assert (world.leader_quota.limit, world.follower_quota.limit) == (1000, 2000)
+
+
 @pytest.mark.case("FRQ-06")
 async def test_changed_defaults_reach_open_logs_and_not_what_topics_override(
     world: World, following: ConfigChanges

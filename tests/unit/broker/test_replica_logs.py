@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from klamm.log.directories.topic_lives import TopicLife, may_belong
+from klamm.model.config import TopicConfig
 from klamm.model.control import Sender
 from klamm.model.errors import ErrorCode
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch
-from klamm.zookeeper.znodes import topic
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.zookeeper.znodes import config, topic
 
 from .conftest import FakeLog
 from .one_broker import TP, OneBroker, one
@@ -121,3 +122,36 @@ async def test_a_log_in_use_is_not_compared_again(restarted: Restarted) -> None:
     order = restarted.order(epoch=1, isr=(1,), replicas=(1, 2))
     await restarted.one.replicas.leader_and_isr(SENDER, [order])
     assert (restarted.one.logs.kept[TP].log_end_offset, restarted.one.logs.aside) == (2, [])
+
+
+@pytest.mark.case("LOG-22")
+@pytest.mark.parametrize("changed", ["topic", "broker"])
+async def test_a_configuration_that_changes_while_a_log_is_created_reaches_it(
+    one: OneBroker, make_order: Any, changed: str
+) -> None:
+    other = TopicPartition("other", 0)
+    kept = one.logs.kept[other] = FakeLog(other)
+    zk, create_many, reconfigure = one.zk, one.logs.create_many, one.logs.reconfigure
+    reloaded: list[str] = []
+
+    async def created_meanwhile(partitions: Any) -> Any:
+        made = await create_many(partitions)
+        one.logs.kept = {other: kept}  # the log is registered when it is complete
+        if changed == "topic":
+            zk.put(config.topic_path(TP.topic), config.encode({"min.insync.replicas": "2"}))
+            await one.dynamic.apply("topics/orders")
+        else:
+            zk.put(config.path(config.BROKERS, "1"), config.encode({"min.insync.replicas": "2"}))
+            await one.dynamic.apply("brokers/1")
+        one.logs.kept |= made
+        return made
+
+    def remember(topic: str, effective: TopicConfig) -> None:
+        reloaded.append(topic)
+        reconfigure(topic, effective)
+
+    one.logs.create_many, one.logs.reconfigure = created_meanwhile, remember
+    answer = await one.replicas.leader_and_isr(SENDER, [make_order(epoch=0, isr=(1,), replicas=(1, 2))])
+    assert answer.partitions == {TP: ErrorCode.NONE}
+    assert one.logs.kept[TP].config.min_insync_replicas == 2
+    assert ("other" in reloaded) is (changed == "broker")

@@ -11,7 +11,8 @@ import pytest
 
 from klamm.broker.reads import FetchQuery, Reads
 from klamm.broker.replica_selection import ReplicaView, nearest
-from klamm.model.config import RACK_AWARE
+from klamm.model.config import RACK_AWARE, read_broker_config
+from klamm.model.errors import ConfigError
 from klamm.model.ids import BrokerId
 from klamm.wire.fetch import FetchPartition
 
@@ -75,11 +76,33 @@ async def test_otherwise_the_leader_answers(leading: OneBroker, fields: dict[str
     assert bytes(found.records) == b"01234567"[fields.get("offset", 2) : 4]
 
 
+@pytest.mark.case("RPM-10")
 async def test_followers_and_clusters_without_a_selector_read_from_the_leader(leading: OneBroker) -> None:
     assert (await read(leading, offset=4, replica=2)).preferred_read_replica == -1
-    leading.replicas.config = replace(leading.replicas.config, replica_selector_class="")
+    for selector in ("", "org.apache.kafka.common.replica.LeaderSelector"):
+        leading.replicas.config = replace(leading.replicas.config, replica_selector_class=selector)
+        found = await read(leading)
+        assert (found.preferred_read_replica, bytes(found.records)) == (-1, b"23")
+
+
+@pytest.mark.case("RPM-10")
+async def test_a_follower_names_no_replica(leading: OneBroker, make_order: Any) -> None:
+    assert (await read(leading)).preferred_read_replica == 2
+    partition = leading.replicas.partitions[TP]
+    followers, isr, log = partition.followers, partition.isr, partition.log
+    assert log is not None
+    partition.make_follower(make_order(leader=2, epoch=1, isr=(1, 2), replicas=(1, 2)), log)
+    partition.followers, partition.isr = followers, isr  # as if it still knew them
     found = await read(leading)
     assert (found.preferred_read_replica, bytes(found.records)) == (-1, b"23")
+
+
+@pytest.mark.case("RPM-10")
+def test_an_unknown_selector_stops_the_start() -> None:
+    settings = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
+    assert read_broker_config(settings | {"replica.selector.class": RACK_AWARE})[0].replica_selector_class == RACK_AWARE
+    with pytest.raises(ConfigError, match=r"replica\.selector\.class"):
+        read_broker_config(settings | {"replica.selector.class": "org.example.Nearest"})
 
 
 async def test_a_replica_outside_the_isr_is_not_named(leading: OneBroker) -> None:

@@ -34,7 +34,7 @@ from klamm.wire.fetch import FetchPartition, decode_follower_response, encode_fo
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.produce import encode_request as encode_produce
 from klamm.wire.records import Record, build_batch
-from klamm.zookeeper.znodes import partition_state
+from klamm.zookeeper.znodes import config, partition_state
 
 TP = TopicPartition("orders", 0)
 TIMEOUT = 10.0
@@ -521,3 +521,31 @@ async def test_a_client_that_claims_to_be_a_replica_moves_nothing(cluster: Clust
     assert {answer.error for answer in answers} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert leader.log.high_watermark == 0
     await produce  # by an ISR without the replica, or not at all
+
+
+def checkpointed(directory: Path) -> int | None:
+    """The high watermark of the partition in a broker's checkpoint."""
+    lines = (directory / "replication-offset-checkpoint").read_text().splitlines()[2:]
+    return next((int(line.split()[2]) for line in lines if line.split()[:2] == [TP.topic, str(TP.partition)]), None)
+
+
+@pytest.mark.case("LOG-24")
+async def test_both_brokers_checkpoint_what_was_replicated(tmp_path: Path, zk: Any) -> None:
+    zk.put(config.topic_path(TP.topic), config.encode({"segment.bytes": "200"}))
+    directories = {number: tmp_path / f"broker-{number}" for number in (1, 2)}
+    async with AsyncExitStack() as stack:
+        nodes = {i: await stack.enter_async_context(running_node(i, path, zk)) for i, path in directories.items()}
+        cluster = Cluster(nodes, zk)
+        await cluster.tell_metadata()
+        await cluster.lead(1, epoch=0)
+        for number in range(2):
+            assert (await nodes[1].produce(b"%d" % number)).error_code == 0
+        await eventually(lambda: nodes[2].log.high_watermark == 2)
+        for node in nodes.values():
+            await node.broker.replicas.logs.checkpoint_high_watermarks()
+        assert [checkpointed(path) for path in directories.values()] == [2, 2]
+        for number in range(2, 20):
+            assert (await nodes[1].produce(b"%d" % number * 20)).error_code == 0
+        await eventually(lambda: nodes[2].log.high_watermark == 20)
+        assert all(len(list(node.log.segments)) > 5 for node in nodes.values())
+    assert [checkpointed(path) for path in directories.values()] == [20, 20]

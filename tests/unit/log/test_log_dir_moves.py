@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ from klamm.log.log import Log
 from klamm.log.recovery import LoadedLog, load_log
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import LeaderEpoch
+from klamm.model.ids import LeaderEpoch, TopicPartition
 
-from .conftest import append
+from .conftest import append, read_all
 from .test_log_manager import CONFIG, create, failing, one, started, tp, two
 
 __all__ = ["one", "two"]
@@ -61,6 +63,7 @@ async def test_everything_moves_and_the_old_directory_goes(disk: FileDisk, one: 
         assert again.high_watermark == 30
 
 
+@pytest.mark.case("FET-20")
 async def test_appends_and_truncations_meanwhile(
     disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +96,55 @@ async def test_appends_and_truncations_meanwhile(
         assert all(word in found for word in (b"old 2", b"new 0", b"new 19", b"late"))
         assert b"old 3" not in found
         assert moved.epochs.entries == log.epochs.entries
+
+
+@pytest.mark.case("FET-20")
+async def test_one_replica_moves_at_a_time_and_is_exchanged_when_it_has_caught_up(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(disk, one, two) as logs:
+        names = [T0, tp("t-1"), tp("t-2")]
+        before = {name: await create(logs, name, CONFIG) for name in names}
+        targets = {}
+        for name, log in before.items():
+            for number in range(20):
+                append(log, f"{name} {number}")
+            targets[name] = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_move.CHUNK_BYTES", 100)
+        copy_chunk, copied = LogDirMove.copy_chunk, []
+        finished: list[tuple[TopicPartition, int]] = []
+
+        def watched(self: LogDirMove) -> bool:
+            name = self.current.topic_partition
+            assert [other for other in names if logs.dir_moves.under_way(other)] == [name]
+            assert logs.get(name) is self.current, "it is exchanged at the end"
+            copied.append(name)
+            if copied.count(name) == 3:
+                append(self.current, f"{name} meanwhile")
+            return copy_chunk(self)
+
+        def moved(name: TopicPartition) -> None:
+            assert logs.dir_moves.under_way(name) is None
+            finished.append((name, before[name].log_end_offset))
+
+        monkeypatch.setattr(LogDirMove, "copy_chunk", watched)
+        logs.dir_moves.on_moved = moved
+        for name in (*names, tp("unknown-0")):
+            logs.dir_moves.request(name, targets.get(name, next(iter(logs.directories))))
+        moving = asyncio.create_task(logs.dir_moves.run())
+        async with asyncio.timeout(10):
+            while len(finished) < len(names):
+                await asyncio.sleep(0.001)
+        moving.cancel()
+        assert [name for name, _ in itertools.groupby(copied)] == names
+        assert min(copied.count(name) for name in names) > 3
+        assert finished == [(name, 21) for name in names]
+        for name, log in before.items():
+            now = logs.get(name)
+            assert now is not None
+            assert (now is log, logs.home_of(name)) == (False, targets[name])
+            assert read_all(now) == list(range(21))
+            assert b"%s meanwhile" % str(name).encode() in content(now)
 
 
 async def test_a_target_that_fails_leaves_the_replica_where_it_is(

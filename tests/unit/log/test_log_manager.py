@@ -505,3 +505,30 @@ async def test_the_lives_of_logs_survive_a_restart_and_follow_them(disk: FileDis
     (home / "klamm-topic-lives").write_text("garbage")
     async with started(disk, one, two) as logs:
         assert logs.lives.of(a) is None
+
+
+@pytest.mark.case("RPM-12")
+async def test_the_checkpoint_of_high_watermarks_has_each_partition_in_its_directory(
+    disk: FileDisk, one: Path, two: Path
+) -> None:
+    def checkpoint(directory: Path) -> dict[str, int]:
+        version, count, *lines = (directory / "replication-offset-checkpoint").read_text().splitlines()
+        assert (version, int(count)) == ("0", len(lines))
+        return {f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)}
+
+    async with started(disk, one, two) as logs:
+        for number, directory in enumerate((one, one, two)):
+            logs.prefer(tp(f"t-{number}"), next(d for d in logs.directories if d.path == str(directory)))
+            log = await create(logs, tp(f"t-{number}"), CONFIG)
+            append(log, "a", "b", "c")
+            log.update_high_watermark(number)
+        await logs.checkpoint_high_watermarks()
+        assert (checkpoint(one), checkpoint(two)) == ({"t-0": 0, "t-1": 1}, {"t-2": 2})
+        for name, offset in (("t-0", 3), ("t-2", 1)):
+            changed = logs.get(tp(name))
+            assert changed is not None
+            changed.update_high_watermark(offset)
+        await logs.checkpoint_high_watermarks()
+        assert (checkpoint(one), checkpoint(two)) == ({"t-0": 3, "t-1": 1}, {"t-2": 1})
+    async with started(disk, one, two) as logs:
+        assert {str(log.topic_partition): log.high_watermark for log in logs.logs()} == {"t-0": 3, "t-1": 1, "t-2": 1}

@@ -232,7 +232,7 @@ async def test_a_read_committed_reader_stops_at_the_first_open_transaction(broke
 
 @pytest.mark.case("TXN-29")
 async def test_the_state_survives_a_restart(tmp_path: Path, zk: Any) -> None:
-    async with running_broker(tmp_path, zk) as first:
+    async with running_broker(tmp_path, zk=zk) as first:
         await first.lead("__transaction_state")
         await first.lead("orders", 2)
         committed = await begin(first, A, transactional_id="committed")
@@ -240,7 +240,7 @@ async def test_the_state_survives_a_restart(tmp_path: Path, zk: Any) -> None:
         await first.settled(lambda: states(first)[-1] == "COMPLETE_COMMIT")
         opened = await begin(first, A, transactional_id="open")
         await first.add(*opened, B, transactional_id="open")
-    async with running_broker(tmp_path, zk) as second:
+    async with running_broker(tmp_path, zk=zk) as second:
         assert await second.init("open") == (ErrorCode.NOT_COORDINATOR, -1, -1)
         await second.lead("orders", 2, epoch=1)
         await second.lead("__transaction_state", epoch=1)
@@ -256,7 +256,7 @@ async def test_the_state_survives_a_restart(tmp_path: Path, zk: Any) -> None:
 async def test_one_bad_record_is_left_out_alone(tmp_path: Path, zk: Any) -> None:
     good = Transaction("good", ProducerId(7), 3, 60_000, TransactionState.EMPTY, last_update_ms=1)
     later = Transaction("good", ProducerId(7), 4, 60_000, TransactionState.EMPTY, last_update_ms=1)
-    async with running_broker(tmp_path, zk) as first:
+    async with running_broker(tmp_path, zk=zk) as first:
         await first.lead("__transaction_state")
         for record in (
             Record(encode_key("good"), encode_value(good)),

@@ -160,6 +160,8 @@ class WholeBroker:
         transactional_id: str | None = "tx",
         transactional: bool = True,
         time: int = TIME,
+        acks: int = -1,
+        version: int = 8,
     ) -> int:
         batch = build_batch(
             [Record(None, value, time + number) for number, value in enumerate(values)],
@@ -174,11 +176,13 @@ class WholeBroker:
             partition_data=[cls.TopicProduceData.PartitionProduceData(index=name.partition, records=batch)],
         )
         answer = await self.ask(
-            ApiKey.PRODUCE, 8, transactional_id=transactional_id, acks=-1, timeout_ms=1_000, topic_data=[topic]
+            ApiKey.PRODUCE, version, transactional_id=transactional_id, acks=acks, timeout_ms=1_000, topic_data=[topic]
         )
         return int(answer.responses[0].partition_responses[0].error_code)
 
-    async def fetch(self, name: TopicPartition, offset: int = 0, *, committed: bool) -> Any:
+    async def fetch(
+        self, name: TopicPartition, offset: int = 0, *, committed: bool, max_wait_ms: int = 0, min_bytes: int = 1
+    ) -> Any:
         cls = request_class(ApiKey.FETCH)
         entry = cls.FetchTopic.FetchPartition(
             partition=name.partition,
@@ -191,8 +195,8 @@ class WholeBroker:
             ApiKey.FETCH,
             11,
             replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=1,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
             max_bytes=1 << 20,
             isolation_level=int(committed),
             session_id=0,
@@ -246,10 +250,10 @@ class WholeBroker:
 
 
 @asynccontextmanager
-async def running_broker(directory: Path, zk: Any, **settings: Any) -> AsyncIterator[WholeBroker]:
+async def running_broker(*directories: Path, zk: Any, **settings: Any) -> AsyncIterator[WholeBroker]:
     config = BrokerConfig(
         broker_id=1,
-        log_dirs=(str(directory),),
+        log_dirs=tuple(map(str, directories)),
         inter_broker_listener_name="INTERNAL",
         transaction_state_log_min_isr=1,
         **settings,
@@ -282,7 +286,7 @@ async def running_broker(directory: Path, zk: Any, **settings: Any) -> AsyncIter
 
 @pytest.fixture
 async def broker(tmp_path: Path, zk: Any) -> AsyncIterator[WholeBroker]:
-    async with running_broker(tmp_path / "data", zk) as running:
+    async with running_broker(tmp_path / "data", zk=zk) as running:
         await running.lead("__transaction_state")
         await running.lead("orders", 2)
         yield running
