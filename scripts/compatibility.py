@@ -40,6 +40,15 @@ Kafka 4, kafka-python's {suites} all but those for ACLs, SASL, TLS and listeners
 Not served: down-conversion for consumers older than 0.11, listeners that change at run time (AlterConfigs refuses
 them), and the APIs that are not in the table below, among them those of KRaft and of KIP-848.
 
+Brokers differ from Apache Kafka's on purpose in these points:
+
+- Batches are stored in message format 2 and with leader epochs, whatever `message.format.version` says: a log without
+  epochs can only be cut at the high watermark, which loses acknowledged records (KIP-101).
+- Inter-broker protocols below 2.4 are refused. So a log directory that is unusable at the start never halts a broker
+  that has another one; Kafka halts below 1.0, whose control requests cannot tell of it.
+- A replica that moves between the directories of a broker is copied anew when its current log is truncated. Kafka cuts
+  the copy by leader epochs, which saves bytes in a case that is rare, at the price of a second kind of fetcher.
+
 ## APIs
 | key | API | versions | note |
 |---|---|---|---|
