@@ -57,6 +57,8 @@ TYPO_SIMILARITY: Final = 0.9
 class BrokerConfig:
     # Identity and addresses
     broker_id: int = integer("broker.id", -1, least=-1, most=INT_MAX)
+    broker_id_generation_enable: bool = boolean("broker.id.generation.enable", True)
+    reserved_broker_max_id: int = integer("reserved.broker.max.id", 1000, least=0, most=INT_MAX)
     rack: str | None = text("broker.rack", None)
     zookeeper_connect: str = text("zookeeper.connect", "")
     zookeeper_session_timeout_ms: int = integer("zookeeper.session.timeout.ms", 18_000, least=1, most=INT_MAX)
@@ -384,6 +386,11 @@ def read_broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, lis
             raise ConfigError(f"unknown key {key}{_suggestion(key)}")
     config = replace(config, given=properties)
     config.validate()
+    if config.broker_id_generation_enable and config.broker_id > config.reserved_broker_max_id:
+        raise ConfigError(
+            f"broker.id={config.broker_id} may be generated for another broker: it must not exceed "
+            f"reserved.broker.max.id={config.reserved_broker_max_id} unless broker.id.generation.enable=false"
+        )
     refuse_security(properties, (*config.endpoints, *config.advertised))
     foreign = [key for key in unknown if not reason_not_supported(key)]
     warnings = [f"unknown key {key}{_suggestion(key) or ', which has no effect'}" for key in foreign]

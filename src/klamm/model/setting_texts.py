@@ -10,7 +10,9 @@ from typing import Final
 
 SETTINGS: Final[Mapping[str, str]] = {
     # Identity and addresses
-    "broker.id": "The number of this broker; unique in the cluster.",
+    "broker.id": "The number of this broker; unique in the cluster. -1 means that it is generated.",
+    "broker.id.generation.enable": "A broker without broker.id gets the next number of a sequence in ZooKeeper.",
+    "reserved.broker.max.id": "Generated ids are above it; ids of files are not, unless generation is off.",
     "broker.rack": "The rack of this broker: replicas are spread over racks, and consumers may read in their own.",
     "zookeeper.connect": "The ZooKeeper servers, HOST:PORT[,HOST:PORT...][/chroot].",
     "zookeeper.session.timeout.ms": "How long ZooKeeper waits for a silent broker before it ends its session.",
@@ -171,8 +173,6 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
     "host.name": "use listeners",
     "port": "use listeners",
     "security.inter.broker.protocol": "use inter.broker.listener.name",
-    "broker.id.generation.enable": "broker.id must be set",
-    "reserved.broker.max.id": "broker.id must be set",
     "alter.config.policy.class.name": _POLICIES,
     "create.topic.policy.class.name": _POLICIES,
     "client.quota.callback.class": "quota callbacks are Java classes",

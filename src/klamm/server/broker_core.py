@@ -17,7 +17,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from klamm.broker.broker import BrokerNode
 from klamm.broker.handlers.dispatch import served
@@ -27,13 +27,14 @@ from klamm.model.brokers import Broker as BrokerValue
 from klamm.model.brokers import Endpoint
 from klamm.model.byte_budget import ByteBudget
 from klamm.model.config import BrokerConfig, broker_id_of
-from klamm.model.errors import ConfigError, ConnectionLoss, NodeExists
+from klamm.model.errors import ConfigError, NodeExists
 from klamm.model.ports import EventSink, Ports
 from klamm.net.connections import ConnectionLimits
 from klamm.net.listener import Handler, Listener
 from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import ClientQuotas
 from klamm.server.registration import Registration
+from klamm.server.zookeeper_connection import connect
 from klamm.telemetry.log_file import HEADING
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.request_times import RequestTimes
@@ -42,9 +43,6 @@ from klamm.zookeeper.znodes import cluster_id as cluster_id_znode
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
 logger = logging.getLogger(__name__)
-
-SILENT_WAIT: Final = 1.0
-"""Seconds until a broker says that it waits for ZooKeeper."""
 
 
 class FormerSession(Protocol):
@@ -158,31 +156,13 @@ class BrokerCore:
         )
 
     async def _connect(self, stack: AsyncExitStack) -> ZooKeeperClient:
-        config = self.config
-        zk = ZooKeeperClient(
-            self._ports.network,
-            self._ports.clock,
-            self._ports.random,
-            config.zookeeper_connect,
-            config.zookeeper_session_timeout_ms,
-            connection_timeout_ms=max(config.zookeeper_connection_timeout_ms, 0) or None,
-        )
-        waiting = asyncio.get_running_loop().call_later(SILENT_WAIT, self._say_waiting, zk)
-        try:
-            await zk.start()
-        except ConnectionLoss as error:
-            raise ConfigError(f"zookeeper.connect={config.zookeeper_connect}: {error}") from None
-        finally:
-            waiting.cancel()
+        zk = await connect(self.config, self._ports)
         stack.push_async_callback(zk.close)
         self._register_session_metrics(zk)
         await zk.ensure_path("/")
         for path in PERSISTENT_PATHS:
             await zk.ensure_path(path)
         return zk
-
-    def _say_waiting(self, zk: ZooKeeperClient) -> None:
-        logger.warning("waiting for ZooKeeper, zookeeper.connect=%s: %s", self.config.zookeeper_connect, zk.last_error)
 
     def _register_session_metrics(self, zk: ZooKeeperClient) -> None:
         read = partial(self._metrics.read, "kafka.server", "SessionExpireListener")

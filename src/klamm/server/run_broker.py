@@ -12,6 +12,7 @@ from klamm import __version__
 from klamm.model.config import BrokerConfig, read_broker_config
 from klamm.server import runtime
 from klamm.server.broker_server import BrokerServer
+from klamm.server.generated_id import with_id
 from klamm.server.loop_watchdog import LoopWatchdog
 from klamm.telemetry.log_file import HEADING
 
@@ -44,7 +45,8 @@ def shown(key: str, value: str) -> str:
 
 async def _serve(config: BrokerConfig) -> int:
     stop = runtime.stop_on_signals()
-    server = BrokerServer(config, runtime.real_ports())
+    ports = runtime.real_ports()
+    server = BrokerServer(await with_id(config, ports), ports)
     async with LoopWatchdog().running(), server.running():
         if server.http is not None:
             logger.info("metrics at %s/metrics", server.http.url)

@@ -24,6 +24,7 @@ from klamm.model.ids import BrokerEpoch, TopicPartition
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
 from klamm.server.broker_server import BrokerServer
+from klamm.server.generated_id import with_id
 from klamm.server.registration import Registration
 from klamm.server.runtime import real_ports
 from klamm.telemetry.metrics import value_of
@@ -39,7 +40,7 @@ async def zookeeper() -> AsyncIterator[MemoryZooKeeper]:
         yield server
 
 
-def server(zookeeper: str, *directories: Path, **settings: object) -> BrokerServer:
+async def server(zookeeper: str, *directories: Path, **settings: object) -> BrokerServer:
     """Keys have underscores."""
     properties = {
         "broker.id": "1",
@@ -48,12 +49,13 @@ def server(zookeeper: str, *directories: Path, **settings: object) -> BrokerServ
         "log.dirs": ",".join(map(str, directories)),
         "controlled.shutdown.enable": "false",
     } | {key.replace("_", "."): str(value) for key, value in settings.items()}
-    return BrokerServer(read_broker_config(properties)[0], real_ports())
+    config, ports = read_broker_config(properties)[0], real_ports()
+    return BrokerServer(await with_id(config, ports), ports)
 
 
 @asynccontextmanager
 async def running(zookeeper: str, *directories: Path, **settings: object) -> AsyncIterator[BrokerServer]:
-    async with server(zookeeper, *directories, **settings).running() as started:
+    async with (await server(zookeeper, *directories, **settings)).running() as started:
         yield started
 
 
@@ -194,7 +196,7 @@ async def test_a_broker_runs_when_it_is_registered(
         may_register.set()
 
     monkeypatch.setattr(Registration, "first", held)
-    broker, seen = server(zookeeper.address, tmp_path), []
+    broker, seen = await server(zookeeper.address, tmp_path), []
     registering = asyncio.create_task(register_later())
     async with broker.running():
         seen.append(("/brokers/ids/1" in nodes(zookeeper), state()))
@@ -212,6 +214,31 @@ async def test_a_broker_lists_itself(zookeeper: MemoryZooKeeper, tmp_path: Path)
 
 
 # --- identity ---
+
+
+@pytest.mark.case("SHU-06")
+async def test_generated_ids(zookeeper: MemoryZooKeeper, tmp_path: Path) -> None:
+    one, two, later, other = (tmp_path / name for name in ("one", "two", "later", "other"))
+    async with running(zookeeper.address, one, two, broker_id=-1) as first:
+        async with running(zookeeper.address, other, broker_id=-1) as second:
+            assert (first.id, second.id) == (1001, 1002)
+            assert {"/brokers/ids/1001", "/brokers/ids/1002"} <= nodes(zookeeper).keys()
+        assert [meta(directory)["broker.id"] for directory in (one, two, other)] == ["1001", "1001", "1002"]
+    async with running(zookeeper.address, one, two, later, broker_id=-1) as again:
+        assert (again.id, meta(later)["broker.id"]) == (1001, "1001")
+    async with running(zookeeper.address, tmp_path / "third", broker_id=-1, reserved_broker_max_id=7) as third:
+        assert third.id == 7 + 3, "the sequence is that of the cluster"
+
+
+@pytest.mark.case("SHU-06")
+async def test_ids_of_files_and_generated_ids_do_not_meet(zookeeper: MemoryZooKeeper, tmp_path: Path) -> None:
+    await refused(zookeeper.address, tmp_path, broker_id=1001, match=r"broker\.id=1001 may be generated")
+    off = {"broker_id_generation_enable": "false"}
+    await refused(zookeeper.address, tmp_path, broker_id=-1, match=r"broker\.id is missing", **off)
+    async with running(zookeeper.address, tmp_path, broker_id=1001, **off) as broker:
+        assert (broker.id, meta(tmp_path)["broker.id"]) == (1001, "1001")
+    async with running(zookeeper.address, tmp_path / "other", broker_id=1000) as highest:
+        assert highest.id == 1000
 
 
 @pytest.mark.case("SHU-07")
