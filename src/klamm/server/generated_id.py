@@ -27,7 +27,6 @@ async def with_id(config: BrokerConfig, ports: Ports) -> BrokerConfig:
 async def _next_id(config: BrokerConfig, ports: Ports) -> int:
     zk = await connect(config, ports)
     try:
-        await zk.ensure_path("/")
         await zk.ensure_path(SEQUENCE_PATH)
         return config.reserved_broker_max_id + (await zk.set(SEQUENCE_PATH, None)).version
     finally:

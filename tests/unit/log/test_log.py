@@ -511,8 +511,10 @@ def test_raising_the_log_start(bench: Workbench) -> None:
         counts.append(len(log.segments))
         assert log.log_start_offset == start
     assert counts == [4, 3, 1]  # the empty active segment counts too
+    append(log, "not committed yet")
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.advance_log_start(16)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (15, 15, 16)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.read(14, 100, upper_bound=15, at_least_one=True)
 

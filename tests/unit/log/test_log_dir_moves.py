@@ -119,9 +119,10 @@ async def test_one_replica_moves_at_a_time_and_is_exchanged_when_it_has_caught_u
             assert [other for other in names if logs.dir_moves.under_way(other)] == [name]
             assert logs.get(name) is self.current, "it is exchanged at the end"
             copied.append(name)
-            if copied.count(name) == 3:
-                append(self.current, f"{name} meanwhile")
-            return copy_chunk(self)
+            is_complete = copy_chunk(self)
+            if is_complete and self.current.log_end_offset == 20:
+                append(self.current, f"{name} meanwhile")  # while the copy is being flushed
+            return is_complete
 
         def moved(name: TopicPartition) -> None:
             assert logs.dir_moves.under_way(name) is None
