@@ -22,15 +22,16 @@ class Timed(Generic[T]):
         steps = self._coroutine.__await__()
         resume: Any = steps.send
         value: Any = None
+        now = self._clock.instant
         while True:
-            began = self._clock.monotonic()
+            began = now()
             try:
                 waited_for = resume(value)
             except StopIteration as done:
                 result: T = done.value
                 return result
             finally:
-                self.seconds += self._clock.monotonic() - began
+                self.seconds += now() - began
             try:
                 value = yield waited_for
                 resume = steps.send

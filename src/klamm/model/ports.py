@@ -27,7 +27,11 @@ class Clock(Protocol):
         """Milliseconds since 1970, for timestamps that people and other systems read. It may jump."""
 
     def monotonic(self) -> float:
-        """The event loop's time in seconds, which never goes back, for all durations and deadlines."""
+        """The event loop's time in seconds, which never goes back, for deadlines and for durations with waits. uvloop
+        counts whole milliseconds and looks at the clock once in a turn."""
+
+    def instant(self) -> float:
+        """The time in seconds at this moment, in full resolution, for durations of work in one turn of the loop."""
 
 
 # --- network ---------------------------------------------------------------------------------------------------------

@@ -197,6 +197,7 @@ class _Connection(asyncio.Protocol):
         self._no_room: Callable[[], None] | None = None
         """Cancels the wait for room in the budget."""
         self._time = asyncio.get_running_loop().time
+        self._now = self._time if listener.times is None else listener.times.now
         self.last_active = self._time()
 
     @property
@@ -237,7 +238,7 @@ class _Connection(asyncio.Protocol):
             self._listener.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_active = self._arrived = self._time()
+        self.last_active, self._arrived = self._time(), self._now()
         self._listener.bytes_in += len(data)
         self._wire.feed(data)
         if self._admission is Admission.WAITS:
@@ -309,9 +310,9 @@ class _Connection(asyncio.Protocol):
                 self._client.throttle_ms = 0
                 self._client.held_seconds = 0.0
                 context = self._listener.context(self._peer, request.header.client_id, self._client)
-                began = self._time()
+                began = self._now()
                 chunks = await self._listener.handle(context, request)
-                ended = self._time()
+                ended = self._now()
                 if chunks is not None:
                     await self._send(request.header, chunks)
                 self._record_times(request.header.api_key, began, ended)
@@ -352,7 +353,7 @@ class _Connection(asyncio.Protocol):
         if times is not None:
             held = self._client.held_seconds
             waited = max(0.0, ended - began - held)
-            times.record(key, max(0.0, began - self._arrived), held, waited, self._time() - ended)
+            times.record(key, max(0.0, began - self._arrived), held, waited, self._now() - ended)
 
     async def _mute(self, seconds: float) -> None:
         over = asyncio.get_running_loop().create_future()

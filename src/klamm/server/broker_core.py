@@ -222,7 +222,7 @@ class BrokerCore:
         await self._use_limits(limits, broker.dynamic_configs.levels.config)
         broker.dynamic_configs.when_changed(partial(self._use_limits, limits))
         requests = ByteBudget(config.queued_max_request_bytes if config.queued_max_request_bytes >= 0 else None)
-        times = RequestTimes(self._metrics, {api.key: api.name for api in served()})
+        times = RequestTimes(self._metrics, {api.key: api.name for api in served()}, self._ports.clock)
         handle, listeners = self._around(broker.handle), []
         for endpoint in config.endpoints:
             listener = Listener(

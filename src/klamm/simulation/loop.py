@@ -90,6 +90,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self._loop.time()
 
+    def instant(self) -> float:
+        return self._loop.time()
+
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end in a new loop, then cancel the tasks that are left."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from klamm.model.ports import Clock
 from klamm.telemetry.metrics import MetricsRegistry
 
 PARTS: Final = {
@@ -22,7 +23,9 @@ PARTS: Final = {
 
 
 class RequestTimes:
-    def __init__(self, metrics: MetricsRegistry, names: Mapping[int, str]) -> None:
+    def __init__(self, metrics: MetricsRegistry, names: Mapping[int, str], clock: Clock) -> None:
+        self.now = clock.instant
+        """The clock of the parts: most of them are far below a millisecond."""
         self._timers = {
             key: tuple(metrics.bucket_timer("kafka.network", "RequestMetrics", part, request=name) for part in PARTS)
             for key, name in names.items()

@@ -45,6 +45,9 @@ class StandingClock:
     def monotonic(self) -> float:
         return 0.0
 
+    def instant(self) -> float:
+        return 0.0
+
 
 class InMemoryTree:
     """The server with its tree of nodes, which all sessions share."""

@@ -32,6 +32,8 @@ class ManualClock:
     def monotonic(self) -> float:
         return self.now
 
+    instant = monotonic
+
     def wall_ms(self) -> int:
         return int(self.now * 1000)
 

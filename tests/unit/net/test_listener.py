@@ -19,6 +19,8 @@ from klamm.net.client import BrokerConnection
 from klamm.net.clock import SystemClock
 from klamm.net.listener import Listener
 from klamm.net.network import AsyncioNetwork
+from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.request_times import RequestTimes
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import CloseConnection, ProtocolError
 from klamm.wire.server_connection import RequestHeader, request_head
@@ -462,3 +464,50 @@ async def test_a_connection_that_ends_gives_its_bytes_back() -> None:
         writer.transport.abort()
         while budget.used:
             await asyncio.sleep(0)
+
+
+class SlowInstants(SystemClock):
+    """Its instants pass only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 5.0
+
+    def instant(self) -> float:  # type: ignore[override]
+        return self.now
+
+
+@on_both_loops
+async def test_a_request_is_measured_within_a_turn_of_the_loop() -> None:
+    """uvloop's own time stands still in a turn and counts whole milliseconds."""
+    clock, metrics = SlowInstants(), MetricsRegistry()
+
+    async def work(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        assert context.connection is not None
+        clock.now += 0.000_2
+        context.connection.held_seconds = 0.000_125
+        return [b"done"]
+
+    server = Listener(
+        *(AsyncioNetwork(), "CLIENT", "127.0.0.1", 0, work),
+        privileged=False,
+        frame_bytes_max=LIMIT_BYTES,
+        times=RequestTimes(metrics, {ApiKey.METADATA: "Metadata"}, clock),
+    )
+    async with server.running():
+        connection = client(server)
+        await connection.connect()
+        await connection.request(ApiKey.METADATA, 1, [b""], timeout=5)
+        await connection.close()
+
+    def measured(part: str) -> float:
+        return metrics.bucket_timer("kafka.network", "RequestMetrics", part, request="Metadata").sum_ms
+
+    assert [round(measured(part), 6) for part in ("LocalTimeMs", "RemoteTimeMs", "TotalTimeMs")] == [0.125, 0.075, 0.2]
+
+
+@on_both_loops
+async def test_instants_pass_within_a_turn_of_the_loop() -> None:
+    clock = SystemClock()
+    instants = {clock.instant() for _ in range(1000)}
+    assert len(instants) > 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from klamm.net.clock import SystemClock
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
 from klamm.telemetry.request_times import RequestTimes
@@ -11,7 +12,7 @@ from klamm.telemetry.request_times import RequestTimes
 
 def test_the_parts_of_a_request_add_up() -> None:
     metrics = MetricsRegistry()
-    times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"})
+    times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"}, SystemClock())
     times.record(0, 0.001, 0.002, 0.004, 0.008)
     times.record(99, 1.0, 1.0, 1.0, 1.0)  # not served
     text = exposition(metrics).decode()
@@ -25,7 +26,7 @@ def test_the_parts_of_a_request_add_up() -> None:
 
 def test_histograms_of_the_parts_by_api() -> None:
     metrics = MetricsRegistry()
-    times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"})
+    times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"}, SystemClock())
     for remote in (0.0, 0.004, 0.005, 0.2, 60.0):
         times.record(0, 0.0001, 0.002, remote, 0.0)
     families = {family.name: family for family in text_string_to_metric_families(exposition(metrics).decode())}

@@ -27,6 +27,9 @@ class _NoClock:
     def monotonic(self) -> float:
         return 0.0
 
+    def instant(self) -> float:
+        return 0.0
+
 
 def compact(directory: Path, zxid: int) -> None:
     """Raises JournalDamaged and OSError."""
