@@ -11,7 +11,15 @@ from klamm.cli.output import Json, clear_errors, print_json, print_table
 bench_app = typer.Typer(
     help="Measure klamm on this machine. Each benchmark starts what it needs and stops it.", no_args_is_help=True
 )
+Against = Annotated[
+    str | None,
+    typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
+]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to run; the figures are their median.")]
+
+
+def _progress(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 @bench_app.command()
@@ -22,10 +30,7 @@ def controller(
     ] = 5,
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
     rounds: Rounds = 3,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
-    ] = None,
+    against: Against = None,
     json: Json = False,
 ) -> None:
     """Time a controller that loads the cluster, is re-elected, and loses and regains a broker.
@@ -43,7 +48,7 @@ def controller(
             replication=replication,
             rounds=rounds,
             against=against,
-            progress=lambda line: typer.echo(line, err=True),
+            progress=_progress,
         )
     if json:
         print_json(result)
@@ -130,10 +135,7 @@ def failover(
 @bench_app.command()
 def start(
     rounds: Rounds = 5,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
-    ] = None,
+    against: Against = None,
     json: Json = False,
 ) -> None:
     """Time three brokers and a ZooKeeper from nothing to ready, and measure their memory.
@@ -143,7 +145,7 @@ def start(
     from klamm.bench.start import bench
 
     with clear_errors():
-        result = bench(rounds=rounds, against=against, progress=lambda line: typer.echo(line, err=True))
+        result = bench(rounds=rounds, against=against, progress=_progress)
     if json:
         print_json(result)
         return
@@ -159,10 +161,7 @@ def data(
     rounds: Rounds = 3,
     scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the number of records of each load.")] = 1.0,
     load: Annotated[list[str] | None, typer.Option(help="Run only this load; may be given several times.")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Also run apache-kafka-2.5.1 or apache-kafka-3.9.1, round by round, and print the ratios."),
-    ] = None,
+    against: Against = None,
     json: Json = False,
 ) -> None:
     """Measure what three brokers take and give, with the clients and performance tools of Apache Kafka 2.5.1.
@@ -177,7 +176,7 @@ def data(
             scale=scale,
             against=against,
             only=load or (),
-            progress=lambda line: typer.echo(line, err=True),
+            progress=_progress,
         )
     if json:
         print_json(result)
@@ -219,7 +218,7 @@ def lake(
             record_bytes=record_bytes,
             limit=limit,
             rounds=rounds,
-            progress=lambda line: typer.echo(line, err=True),
+            progress=_progress,
         )
     if json:
         print_json(result)

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from klamm.broker.handlers.config_resources import (
-    RESOURCES_PER_SLICE,
-    check_resource_named_once,
-    checked,
-    counted,
-    outcome,
-)
+from klamm.broker.config_admin import ConfigResource
+from klamm.broker.handlers.config_resources import alter_each
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import each
 from klamm.model.requests import RequestContext
-from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import response_class
 
@@ -22,21 +15,8 @@ _RESPONSE: Final = response_class(ApiKey.ALTER_CONFIGS)
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    responses = []
-    counts = counted(request.resources)
-    async for named in each(request.resources, RESOURCES_PER_SLICE):
+    async def replace(resource: ConfigResource, named: Any) -> None:
+        wanted = {config.name: config.value for config in named.configs}
+        await services.configs.replace(resource, wanted, validate_only=request.validate_only)
 
-        async def alter(named: Any = named) -> None:
-            check_resource_named_once(named, counts)
-            kind, name = named.resource_type, named.resource_name
-            resource = checked(services, context, Operation.ALTER_CONFIGS, kind, name)
-            wanted = {config.name: config.value for config in named.configs}
-            await services.configs.replace(resource, wanted, validate_only=request.validate_only)
-
-        error = await outcome(alter)
-        responses.append(
-            _RESPONSE.AlterConfigsResourceResponse(
-                resource_type=named.resource_type, resource_name=named.resource_name, **error
-            )
-        )
-    return _RESPONSE(responses=responses)
+    return await alter_each(services, context, _RESPONSE, request.resources, replace)

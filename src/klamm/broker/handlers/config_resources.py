@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from klamm.broker.config_admin import ConfigResource, ResourceType
 from klamm.broker.handlers.answers import error_fields
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.model.errors import ErrorCode, KafkaError, ZNodeError, ZooKeeperError
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
@@ -49,11 +50,25 @@ async def outcome(call: Callable[[], Awaitable[None]]) -> dict[str, Any]:
     return error_fields(None)
 
 
-def counted(resources: Iterable[Any]) -> Counter[tuple[int, str]]:
-    """How often each is named."""
-    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+async def alter_each(
+    services: Services,
+    context: RequestContext,
+    response: Any,
+    resources: Sequence[Any],
+    alter: Callable[[ConfigResource, Any], Awaitable[None]],
+) -> Any:
+    """Alter each resource that the client may alter and names once; answer with the outcome of each. `response` is the
+    class of the answer."""
+    counts = Counter((named.resource_type, named.resource_name) for named in resources)
+    answers = []
+    async for named in each(resources, RESOURCES_PER_SLICE):
+        kind, name = named.resource_type, named.resource_name
 
+        async def altered(named: Any = named, kind: int = kind, name: str = name) -> None:
+            if counts[kind, name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resource {name} appears more than once.")
+            await alter(checked(services, context, Operation.ALTER_CONFIGS, kind, name), named)
 
-def check_resource_named_once(resource: Any, counts: Counter[tuple[int, str]]) -> None:
-    if counts[resource.resource_type, resource.resource_name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resource {resource.resource_name} appears more than once.")
+        error = await outcome(altered)
+        answers.append(response.AlterConfigsResourceResponse(resource_type=kind, resource_name=name, **error))
+    return response(responses=answers)
