@@ -41,6 +41,9 @@ class Up:
         (found,) = [pid for pid, command in self.children().items() if part in command]
         return found
 
+    def brokers(self) -> set[int]:
+        return {pid for pid, command in self.children().items() if "/server.properties" in command}
+
     def children(self) -> dict[int, str]:
         return processes(f"\nPPid:\t{self.process.pid}\n")
 

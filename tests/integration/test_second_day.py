@@ -84,15 +84,17 @@ def test_1_to_7_with_klamm_up(data: Path, tmp_path: Path) -> None:
         os.kill(up.child("broker-1/"), signal.SIGKILL)
         up.wait_for("broker 1 was killed by SIGKILL; it starts again in 1 s")
         up.wait_for("broker 1 is back after ")
-        # 4. It is killed again, and once more while it recovers its logs.
-        former = up.child("broker-1/")
-        os.kill(former, signal.SIGKILL)
-        again = wait_until(
-            "the next process", lambda: [p for p, c in up.children().items() if "broker-1/" in c and p != former]
-        )
-        os.kill(again[0], signal.SIGKILL)
-        up.wait_for("broker 1 did not start: broker 1 ended with code -9")
-        wait_until("two starts", lambda: up.text.count("broker 1 is back after ") == 2)
+        # 4. It is killed again, and once more while it starts and recovers its logs.
+        failed, back = "broker 1 did not start: broker 1 ended with code -9", "broker 1 is back after "
+        while failed not in up.text:
+            starts = up.text.count(back)
+            former = up.child("broker-1/")
+            os.kill(former, signal.SIGKILL)
+            again = wait_until("the next process", lambda former=former: up.brokers() - {former})
+            os.kill(again.pop(), signal.SIGKILL)
+            # On a busy machine it may be ready before it is killed. Then it is back twice, and it all begins again.
+            wait_until(lambda: up.text, lambda n=starts: failed in up.text or up.text.count(back) == n + 2)
+        wait_until("another start", lambda: up.text.count(back) > starts)
         # 5. ZooKeeper is killed.
         os.kill(up.child("klamm zookeeper"), signal.SIGKILL)
         up.wait_for("ZooKeeper is back after ")
@@ -101,8 +103,11 @@ def test_1_to_7_with_klamm_up(data: Path, tmp_path: Path) -> None:
         children = up.children()
         up.process.kill()
         wait_until("the end of all children", lambda: not any(map(is_running, children)))
+    log = data / "broker-1" / "broker.log"
+    before = len(log.read_bytes())
     with running_up(tmp_path / "2.txt", "--data", str(data)) as up:
-        assert "which an earlier process of this broker left behind" in (data / "broker-1" / "broker.log").read_text()
+        # "ended session ..."; "could not end ... it is over" if the start took longer than its timeout of 6 s.
+        assert b"which an earlier process of this broker left behind" in log.read_bytes()[before:]
         wait_until("the records again", lambda: records(up.value("bootstrap")) == 10)
         # 7. A clean stop.
         up.stop()

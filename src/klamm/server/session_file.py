@@ -40,6 +40,12 @@ class SessionFile:
         session_id, password = former
         if await end_session(ports.network, ports.clock, connect_string, session_id, password):
             logger.info("ended session 0x%x, which an earlier process of this broker left behind", session_id)
+        else:
+            logger.info(
+                "could not end session 0x%x, which an earlier process of this broker left behind: it is over, or "
+                "ZooKeeper does not answer",
+                session_id,
+            )
         self.forget()
 
     def remember(self, zk: ZooKeeperClient) -> None:
