@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from klamm.cli.main import DASHBOARD_PORT, PORT_MAX
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, ZooKeeper, clear_errors, fail
 from klamm.cli.zookeeper_address import zookeeper_of
 
@@ -19,7 +20,7 @@ def dashboard(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     zookeeper: ZooKeeper = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 8092,
+    port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="0 picks a free port.")] = DASHBOARD_PORT,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
     password_file: Annotated[
         Path | None, typer.Option(help=f"File with the password that visitors enter; or set {PASSWORD_VARIABLE}.")

@@ -16,6 +16,7 @@ from klamm import __version__
 from klamm.model.errors import KlammError
 
 ZOOKEEPER_PORT: Final = 2181
+DASHBOARD_PORT: Final = 8080
 PORT_MAX: Final = 65535
 
 

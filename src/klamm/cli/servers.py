@@ -36,15 +36,23 @@ def up(
         int | None,
         typer.Option(
             min=0,
-            max=65535,
+            max=PORT_MAX,
             help="Port of the first broker; the others use the next ones. 0 picks free ports. The default is what "
             "--data had, or 9092.",
+        ),
+    ] = None,
+    dashboard_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=PORT_MAX,
+            help="Port of the dashboard. 0 picks a free one. The default is what --data had, or 8080.",
         ),
     ] = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C. A process that dies is started again.
 
-    ZooKeeper listens on port 2181, the dashboard on 8092, the brokers serve metrics on 29092 and so on; a default that
+    ZooKeeper listens on port 2181, the dashboard on 8080, the brokers serve metrics on 29092 and so on; a default that
     another program uses is replaced by a free port. All ports are kept in the --data directory.
 
     Example: klamm up --brokers 3 --data ./data
@@ -52,7 +60,7 @@ def up(
     from klamm.server.run_cluster import run_cluster
 
     with clear_errors():
-        run_cluster(brokers=brokers, zookeeper=zookeeper, data=data, port=port)
+        run_cluster(brokers=brokers, zookeeper=zookeeper, data=data, port=port, dashboard_port=dashboard_port)
 
 
 def broker(

@@ -10,7 +10,6 @@ from typing import Final
 
 from klamm.model.errors import ConfigError
 
-DEFAULT_PORT: Final = 8092
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 SECRET_BYTES_MIN: Final = 8
 
@@ -20,7 +19,7 @@ class DashboardSettings:
     bootstrap: str
     zookeeper: str
     host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
+    port: int = 0
     """0 picks a free port."""
     read_only: bool = False
     password: str = ""

@@ -27,7 +27,8 @@ DEFAULT_PORT: Final = 9092
 DEFAULT_BROKERS: Final = 3
 OWN_ZOOKEEPERS: Final = ("embedded", "memory")
 ZOOKEEPER_PORT: Final = 2181
-DASHBOARD_PORT: Final = 8092
+DASHBOARD: Final = "the dashboard"
+DASHBOARD_PORT: Final = 8080
 INTERNAL_OFFSET: Final = 10_000
 HTTP_OFFSET: Final = 20_000
 LEFTOVER_SECONDS: Final = 3.0
@@ -57,8 +58,10 @@ class ClusterShape:
 
     def ports(self) -> dict[int, str]:
         """Every port with its use."""
+        return {self.dashboard_port: DASHBOARD} | self.ports_without_dashboard()
+
+    def ports_without_dashboard(self) -> dict[int, str]:
         own = {self.zookeeper_port: "ZooKeeper"} if self.runs_zookeeper else {}
-        own[self.dashboard_port] = "the dashboard"
         for broker, ports in self.brokers.items():
             for port, use in zip(ports, ("", "'s internal listener", "'s metrics"), strict=True):
                 own[port] = f"broker {broker}{use}"
@@ -121,10 +124,17 @@ class ClusterDirectory:
 
 
 def choose_shape(
-    former: ClusterShape | None, *, zookeeper: str, available: str, brokers: int | None, port: int | None
+    former: ClusterShape | None,
+    *,
+    zookeeper: str,
+    available: str,
+    brokers: int | None,
+    port: int | None,
+    dashboard_port: int | None,
 ) -> ClusterShape:
     """What was asked for; else what the directory had; else the defaults. `available` is the ZooKeeper to use if
-    neither names one. Raises ConfigError for another kind of ZooKeeper than the data was made with."""
+    neither names one. Raises ConfigError for another kind of ZooKeeper than the data was made with, and for a port
+    with two uses."""
     if former is not None and zookeeper and zookeeper != former.zookeeper:
         raise ConfigError(
             f"this data was made with --zookeeper {former.zookeeper}, which knows its topics: "
@@ -133,14 +143,18 @@ def choose_shape(
     kept = former if port is None else None
     first = DEFAULT_PORT if port is None else port
     count = brokers or (len(former.brokers) if former else DEFAULT_BROKERS)
-    shape = ClusterShape(
-        zookeeper or (former.zookeeper if former else available),
-        kept.zookeeper_port if kept else (ZOOKEEPER_PORT if first else 0),
-        dashboard_port=kept.dashboard_port if kept else (DASHBOARD_PORT if first else 0),
-    )
+    shape = ClusterShape(zookeeper or (former.zookeeper if former else available), 0)
     for broker in range(1, count + 1):
         known = kept.brokers.get(broker) if kept else None
         shape.brokers[broker] = known or _default_ports(first, broker - 1)
+    of_brokers = shape.ports_without_dashboard()
+    defaults = (ZOOKEEPER_PORT, DASHBOARD_PORT) if first else (0, 0)
+    free = [0 if default in of_brokers else default for default in defaults]
+    shape.zookeeper_port, shape.dashboard_port = (kept.zookeeper_port, kept.dashboard_port) if kept else free
+    if dashboard_port is not None:
+        if dashboard_port and (use := shape.ports_without_dashboard().get(dashboard_port)):
+            raise ConfigError(f"--dashboard-port {dashboard_port} is the port for {use}")
+        shape.dashboard_port = dashboard_port
     return shape
 
 
@@ -156,14 +170,14 @@ def _offset(port: int, offset: int) -> int:
     return port + offset if port + offset < 1 << 16 else 0
 
 
-async def hold_ports(shape: ClusterShape, former: ClusterShape | None) -> ClusterShape:
+async def hold_ports(shape: ClusterShape, former: ClusterShape | None, asked: int | None = None) -> ClusterShape:
     """Reserve every port and return the shape with the ports that were reserved.
 
-    A taken port for clients, or one that the directory had before, raises ConfigError with its use. A default that is
-    taken by another program is replaced by a free port.
+    A taken port for clients, one that was `asked` for, or one that the directory had before, raises ConfigError with
+    its use. A default that is taken by another program is replaced by a free port.
     """
-    promised = former.ports() if former is not None else {}
-    promised |= {ports.port: "" for ports in shape.brokers.values() if ports.port}
+    promised = {asked, *(former.ports() if former is not None else ())}
+    promised |= {ports.port for ports in shape.brokers.values()}
     uses = shape.ports()
     deadline = asyncio.get_running_loop().time() + LEFTOVER_SECONDS
     free: dict[int, int] = {}
@@ -173,7 +187,10 @@ async def hold_ports(shape: ClusterShape, former: ClusterShape | None) -> Cluste
                 break
             if asyncio.get_running_loop().time() > deadline:
                 release_ports(free.values())
-                raise ConfigError(f"port {port} for {uses[port]} is taken: --port chooses another, --port 0 any free")
+                option = "--dashboard-port" if uses[port] == DASHBOARD else "--port"
+                raise ConfigError(
+                    f"port {port} for {uses[port]} is taken: {option} chooses another, {option} 0 any free"
+                )
             await asyncio.sleep(POLL)
         else:
             free[port] = port

@@ -10,23 +10,31 @@ from pathlib import Path
 from typing import Final
 
 from klamm.model.errors import ConfigError
-from klamm.server import runtime
+from klamm.server import inspection, runtime
 from klamm.server.cluster_directory import ClusterDirectory, ClusterShape, choose_shape, hold_ports, release_ports
 from klamm.server.dashboard_process import DashboardProcess
 from klamm.server.live_view import view_for
 from klamm.server.local_cluster import LocalCluster
 from klamm.server.supervision import supervised
+from klamm.zookeeper.retries import children_or_none
 from klamm.zookeeper.server.embedded import ZooKeeperNotStarted
 from klamm.zookeeper.server.embedded import available as embedded_missing
+from klamm.zookeeper.znodes import delete_topics, topic
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9092"
+TOPICS_SECONDS: Final = 10.0
+POLL: Final = 0.05
 
 
-def run_cluster(*, brokers: int | None, zookeeper: str, data: Path | None, port: int | None) -> None:
-    runtime.run(_run(brokers, zookeeper, data, port))
+def run_cluster(
+    *, brokers: int | None, zookeeper: str, data: Path | None, port: int | None, dashboard_port: int | None
+) -> None:
+    runtime.run(_run(brokers, zookeeper, data, port, dashboard_port))
 
 
-async def _run(brokers: int | None, zookeeper: str, data: Path | None, port: int | None) -> int:
+async def _run(
+    brokers: int | None, zookeeper: str, data: Path | None, port: int | None, dashboard_port: int | None
+) -> int:
     started = time.monotonic()
     stop = runtime.stop_on_signals()
     path = data or Path(tempfile.mkdtemp(prefix="klamm-"))
@@ -34,10 +42,18 @@ async def _run(brokers: int | None, zookeeper: str, data: Path | None, port: int
         with ClusterDirectory(path).locked() as directory:
             former = directory.read()
             available = "memory" if embedded_missing() else "embedded"
-            wanted = choose_shape(former, zookeeper=zookeeper, available=available, brokers=brokers, port=port)
-            shape = await hold_ports(wanted, former)
+            wanted = choose_shape(
+                former,
+                zookeeper=zookeeper,
+                available=available,
+                brokers=brokers,
+                port=port,
+                dashboard_port=dashboard_port,
+            )
+            shape = await hold_ports(wanted, former, asked=dashboard_port)
             try:
-                await _serve(directory, shape, stop, started, kept=data is not None)
+                is_new = former is None and shape.runs_zookeeper
+                await _serve(directory, shape, stop, started, kept=data is not None, is_new=is_new)
             finally:
                 release_ports(shape.ports())
     except ZooKeeperNotStarted as error:
@@ -49,7 +65,7 @@ async def _run(brokers: int | None, zookeeper: str, data: Path | None, port: int
 
 
 async def _serve(
-    directory: ClusterDirectory, shape: ClusterShape, stop: runtime.Stop, started: float, *, kept: bool
+    directory: ClusterDirectory, shape: ClusterShape, stop: runtime.Stop, started: float, *, kept: bool, is_new: bool
 ) -> None:
     directory.write(shape)
     cluster = LocalCluster(
@@ -63,6 +79,8 @@ async def _serve(
     stop.hurry = lambda: asyncio.ensure_future(asyncio.gather(dashboard.kill(), cluster.kill_all()))
     async with cluster.running():
         dashboard.launch()  # not awaited: the cluster is ready without it
+        if not is_new:
+            await _until_topics_are_known(cluster)
         banner = _banner(cluster, dashboard.url, directory.path, time.monotonic() - started, kept=kept)
         try:
             async with view_for(cluster, banner).running() as view, supervised(cluster, view.say, dashboard=dashboard):
@@ -71,6 +89,21 @@ async def _serve(
         finally:
             await dashboard.stop()
     _say("stopped")
+
+
+async def _until_topics_are_known(cluster: LocalCluster) -> None:
+    """A new controller tells the brokers first who is alive, then of the topics. Without this wait, the first command
+    could find none. A damaged topic is never announced, so the wait ends without it."""
+    async with inspection.zookeeper(cluster.zookeeper) as zk:
+        marked = set(await children_or_none(zk, delete_topics.PARENT) or ())
+        topics = {*(await children_or_none(zk, topic.PARENT) or ())} - marked
+    deadline = time.monotonic() + TOPICS_SECONDS
+    for broker in cluster.brokers:
+        while time.monotonic() < deadline:
+            metadata = await cluster.metadata(broker)
+            if metadata is None or topics <= {known.name for known in metadata.topics}:
+                break
+            await asyncio.sleep(POLL)
 
 
 def _banner(cluster: LocalCluster, dashboard: str, data: Path, seconds: float, *, kept: bool) -> list[str]:

@@ -21,7 +21,7 @@ from klamm.model.ports import Node, Stat
 from klamm.zookeeper.znodes import broker_id, controller, controller_epoch, partition_state, topic
 from klamm.zookeeper.znodes.kafka_tree import KafkaTree, RawState
 
-PORT = 8092
+PORT = 8080
 HOST = f"127.0.0.1:{PORT}"
 URL = f"http://{HOST}"
 
