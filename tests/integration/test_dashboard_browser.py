@@ -247,7 +247,7 @@ def test_a_deletion_with_its_reason_and_the_doctor(visitor: Visitor, cluster: Kl
     assert visitor.is_marked
     assert visitor.row("#deletions", "stuck")[3] == "replicas on brokers [99], which are not registered"
     visitor.open("/doctor")
-    visitor.sees("#findings", "broker 99 is not registered, has 1 replicas and leads 0")
+    visitor.sees("#findings", "broker 99 is not registered, has 1 replica and leads 0")
     visitor.open("/doctor?acls=1")
     visitor.sees("#findings", "broker 99 is not registered")
     visitor.open("/")

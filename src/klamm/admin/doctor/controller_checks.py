@@ -9,6 +9,7 @@ from typing import Final
 from klamm.admin.doctor.finding import Finding, Severity
 from klamm.admin.doctor.observation import STUCK_MS, Observation
 from klamm.model.ids import BrokerId
+from klamm.model.wording import count
 from klamm.zookeeper.znodes import broker_id, controller, controller_epoch, document
 
 MIGRATION_PATH: Final = "/migration"
@@ -116,7 +117,7 @@ def notifications_are_taken(seen: Observation) -> Iterator[Finding]:
     old = sorted(path for path, node in seen.tree.notifications.items() if seen.age_ms(node) > STUCK_MS)
     if old:
         parent = old[0].rpartition("/")[0]
-        evidence = f"{len(old)} notifications are older than {STUCK_MS // 60_000} minutes, {old[0]} among them"
+        evidence = f"{count(len(old), 'notification')} older than {STUCK_MS // 60_000} minutes, {old[0]} among them"
         yield Finding(Severity.ERROR, "notifications-stuck", parent, evidence, f"{MOVE}: the controller does not react")
 
 

@@ -9,6 +9,7 @@ from klamm.admin.doctor.finding import Finding, Severity
 from klamm.admin.doctor.observation import SETTLED_MS, Observation
 from klamm.model.ids import NO_LEADER, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
+from klamm.model.wording import count
 from klamm.zookeeper.znodes import config, document, partition_state, topic
 
 ELECT = "klamm leaders elect"
@@ -54,7 +55,9 @@ def brokers_exist(seen: Observation) -> Iterator[Finding]:
     replicas = Counter(broker for assignment in seen.assignments.values() for broker in assignment.replicas)
     leading = Counter(state.leader for state in seen.states.values())
     for broker in sorted(set(replicas) - set(seen.sessions)):
-        evidence = f"broker {broker} is not registered, has {replicas[broker]} replicas and leads {leading[broker]}"
+        evidence = (
+            f"broker {broker} is not registered, has {count(replicas[broker], 'replica')} and leads {leading[broker]}"
+        )
         cure = f"start broker {broker}, or move its replicas: klamm reassign plan"
         severity = Severity.ERROR if leading[broker] else Severity.WARNING
         yield Finding(severity, "broker-gone", f"/brokers/ids/{broker}", evidence, cure)
@@ -86,7 +89,7 @@ def _state_problems(
     if leader == NO_LEADER:
         yield from _leaderless(state, assignment, seen)
         return
-    if leader not in isr:
+    if isr and leader not in isr:
         yield "leader-outside-isr", Severity.CRITICAL, f"leader {leader} is not in the ISR {list(isr)}", ELECT
     if leader not in assignment.replicas:
         evidence = f"leader {leader} is not one of the replicas {list(assignment.replicas)}"

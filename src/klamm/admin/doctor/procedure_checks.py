@@ -9,25 +9,24 @@ from klamm.admin.doctor.observation import STUCK_MS, Observation
 from klamm.admin.pending_deletions import waits_for
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import TopicPartition
+from klamm.model.partition import Assignment
 from klamm.zookeeper.znodes import delete_topics, reassign_partitions, topic
 
 
 def deletions_go_on(seen: Observation) -> Iterator[Finding]:
+    marked: dict[str, dict[int, Assignment]] = {name: {} for name in seen.tree.deletions}
+    for (name, partition), assignment in seen.assignments.items():
+        if name in marked:
+            marked[name][partition] = assignment
     for name, node in sorted(seen.tree.deletions.items()):
-        path = delete_topics.path(name)
-        dead = _dead_replicas(seen, name)
+        path, partitions = delete_topics.path(name), marked[name]
+        dead = sorted({broker for a in partitions.values() for broker in a.replicas} - set(seen.sessions))
         if seen.age_ms(node) <= STUCK_MS and not dead:
             continue  # deleting takes a while
         exists = name in seen.tree.topics
-        partitions = {p.partition: a for p, a in seen.assignments.items() if p.topic == name} if exists else None
-        blocker = waits_for(partitions, seen.sessions, has_controller=seen.controller is not None)
+        blocker = waits_for(partitions if exists else None, seen.sessions, has_controller=seen.controller is not None)
         cure = f"start brokers {dead}" if dead else "klamm controller move: the controller does not go on"
         yield Finding(Severity.ERROR, "deletion-stuck", path, f"waits for {blocker}", cure)
-
-
-def _dead_replicas(seen: Observation, name: str) -> list[int]:
-    brokers = {broker for p, a in seen.assignments.items() if p.topic == name for broker in a.replicas}
-    return sorted(brokers - set(seen.sessions))
 
 
 def reassignments_go_on(seen: Observation) -> Iterator[Finding]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
 
+from klamm.admin.doctor import controller_checks, partition_checks, procedure_checks
 from klamm.admin.doctor.doctor import examine
 from klamm.admin.doctor.finding import Severity
+from klamm.cli.app import app
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
@@ -194,7 +200,7 @@ PLANTED: dict[str, tuple[Callable[[], KafkaTree], str, Severity, str]] = {
         lambda: replace(HEALTHY, notifications={"/isr_change_notification/isr_change_1": node(b"{}")}),
         "/isr_change_notification",
         Severity.ERROR,
-        "1 notifications are older than 5 minutes",
+        "1 notification older than 5 minutes",
     ),
     "topic-broken": (
         lambda: replace(HEALTHY, topics={"t": node(b"{")}, states={}),
@@ -211,6 +217,7 @@ PLANTED: dict[str, tuple[Callable[[], KafkaTree], str, Severity, str]] = {
         Severity.CRITICAL,
         "leader 4 is not one of the replicas [1, 2, 3]",
     ),
+    "isr-empty": (lambda: with_state(state(1)), PATH, Severity.CRITICAL, "the ISR is empty"),
     "isr-duplicate": (lambda: with_state(state(1, 1, 1)), PATH, Severity.ERROR, "twice: [1, 1]"),
     "isr-outside-assignment": (lambda: with_state(state(1, 1, 9)), PATH, Severity.ERROR, "the ISR has [9]"),
     "leader-missing": (lambda: with_state(state(-1, 2)), PATH, Severity.CRITICAL, "although [2] of the ISR"),
@@ -219,7 +226,7 @@ PLANTED: dict[str, tuple[Callable[[], KafkaTree], str, Severity, str]] = {
         lambda: with_assignment(assigned(replicas=(1, 2, 9)), states={T0: state(1, 1, 2)}),
         "/brokers/ids/9",
         Severity.WARNING,
-        "has 1 replicas and leads 0",
+        "has 1 replica and leads 0",
     ),
     "assignment-broken": (
         lambda: with_assignment(assigned(replicas=(1, 2, 2)), states={T0: state(1, 1)}),
@@ -275,6 +282,26 @@ def test_each_planted_damage_is_the_only_finding(code: str) -> None:
     assert found.cure
 
 
+def test_every_finding_has_a_planted_case() -> None:
+    modules = (controller_checks, partition_checks, procedure_checks)
+    codes = {
+        code for module in modules for code in re.findall(r'"([a-z]+(?:-[a-z]+)+|offline|quarantined)"', source(module))
+    }
+    assert codes == set(PLANTED)
+
+
+def source(module: ModuleType) -> str:
+    return Path(module.__file__ or "").read_text()
+
+
+@pytest.mark.parametrize("code", PLANTED)
+def test_a_cure_names_commands_that_exist(code: str) -> None:
+    (found,) = examine(PLANTED[code][0]())
+    groups: Any = typer.main.get_command(app)
+    for noun, verb in re.findall(r"\bklamm ([a-z]+) ([a-z]+)", found.cure):
+        assert verb in groups.commands[noun].commands, found.cure
+
+
 @pytest.mark.parametrize(
     ("tree", "evidence"),
     [
@@ -298,6 +325,11 @@ def test_a_move_to_a_dead_broker_names_it() -> None:
         ("reassignment-stuck", "/brokers/topics/t"),
         ("broker-gone", "/brokers/ids/9"),
     ]
+
+
+def test_a_broker_that_is_registered_in_two_spellings() -> None:
+    (found,) = examine(replace(HEALTHY, brokers={**HEALTHY.brokers, "02": registration(2)}))
+    assert (found.code, found.path) == ("duplicate-name", "/brokers/ids/02")
 
 
 def test_the_worst_comes_first() -> None:
