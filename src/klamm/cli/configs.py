@@ -69,9 +69,7 @@ def describe(
         print_json({"resource": resource.said, "settings": [_document(entry) for entry in shown]})
         return
     rows = [(entry.key, _shown(entry), SOURCES[entry.source.name]) for entry in shown]
-    print_table(("KEY", "VALUE", "SOURCE"), rows)
-    if not shown:
-        typer.echo(f"{resource.said} has nothing set; --all shows the defaults")
+    print_table(("KEY", "VALUE", "SOURCE"), rows, none=f"{resource.said} has nothing set; --all shows the defaults")
 
 
 @configs_app.command("set")

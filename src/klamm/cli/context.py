@@ -30,7 +30,7 @@ def list_contexts(json: Json = False) -> None:
         ("*" if name == contexts.used else "", name, context.bootstrap_server, context.zookeeper)
         for name, context in sorted(contexts.by_name.items())
     ]
-    print_table(("", "NAME", "BOOTSTRAP SERVER", "ZOOKEEPER"), rows)
+    print_table(("", "NAME", "BOOTSTRAP SERVER", "ZOOKEEPER"), rows, none="no context: klamm context set NAME")
 
 
 @context_app.command("set")

@@ -136,7 +136,7 @@ def list_candidates(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeep
         (e["broker"], e.get("ignored") or ("controller" if e["controller"] else "alive" if e["alive"] else "dead"))
         for e in report
     ]
-    print_table(("BROKER", "STATE"), rows)
+    print_table(("BROKER", "STATE"), rows, none="no broker is a candidate: any of them may become controller")
 
 
 @candidates_app.command("add")
@@ -149,11 +149,12 @@ def add_candidate(
     """
     from klamm.server import controller_requests
 
-    added = ask(controller_requests.add_candidate(zookeeper_of(bootstrap, zookeeper), broker))
+    added, is_alive = ask(controller_requests.add_candidate(zookeeper_of(bootstrap, zookeeper), broker))
     if json:
-        print_json({"broker": broker, "added": added})
+        print_json({"broker": broker, "added": added, "alive": is_alive})
     else:
-        typer.echo(f"broker {broker} is {'now' if added else 'already'} a candidate")
+        note = "" if is_alive else "; it is not registered, and takes over when it is there"
+        typer.echo(f"broker {broker} is {'now' if added else 'already'} a candidate{note}")
 
 
 @candidates_app.command("remove")
@@ -199,7 +200,7 @@ def deletions(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "
     if json:
         print_json({"deletions": [dict(zip(("topic", "since", "waits_for"), row, strict=True)) for row in report]})
         return
-    print_table(("TOPIC", "SINCE", "WAITS FOR"), report)
+    print_table(("TOPIC", "SINCE", "WAITS FOR"), report, none="no topic is marked for deletion")
 
 
 def ask(question: Coroutine[Any, Any, T]) -> T:

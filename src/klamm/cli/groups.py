@@ -39,7 +39,8 @@ def list_groups(
     if json:
         print_json({"groups": [group._asdict() for group in found]})
     else:
-        print_table(("GROUP", "TYPE", "STATE", "COORDINATOR"), [(g[0], g[1] or "-", g[2], g[3]) for g in found])
+        rows = [(g[0], g[1] or "-", g[2], g[3]) for g in found]
+        print_table(("GROUP", "TYPE", "STATE", "COORDINATOR"), rows, none="no group" if not wanted else "no such group")
 
 
 @groups_app.command()

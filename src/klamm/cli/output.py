@@ -94,8 +94,12 @@ def print_json(document: Any) -> None:
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns without a frame, easy to read and to process with cut and awk. No cell is cut or wrapped."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, none: str = "") -> None:
+    """Aligned columns without a frame, easy to read and to process with cut and awk. No cell is cut or wrapped. `none`
+    is the sentence for no rows, on stderr: there is nothing to process."""
+    if none and not rows:
+        typer.echo(none, err=True)
+        return
     table = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(columns))]
     for number, row in enumerate(table):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klamm.admin.partition_health import Trouble, troubles
-from klamm.cli.output import joined, print_table
+from klamm.cli.output import fail, joined, print_table
+from klamm.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from klamm.client.blocking import BlockingClient
@@ -37,7 +38,10 @@ def look(client: BlockingClient, topics: list[str] | None, wanted: frozenset[Tro
     from klamm.client.cluster_view import seen_partitions
 
     needs_min_isr = Trouble.UNDER_MIN_ISR in wanted
-    found = client.run(seen_partitions(client.admin, topics, with_min_isr=needs_min_isr))
+    try:
+        found = client.run(seen_partitions(client.admin, topics, with_min_isr=needs_min_isr))
+    except KafkaError as error:
+        fail(error.message if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and error.message else str(error))
     return [partition for partition in found if not wanted or wanted & troubles_of(partition)]
 
 
@@ -70,4 +74,4 @@ def print_partitions(partitions: Iterable[SeenPartition], *, with_topic: bool) -
         )
         for each in partitions
     ]
-    print_table(("TOPIC", *columns) if with_topic else columns, rows)
+    print_table(("TOPIC", *columns) if with_topic else columns, rows, none="no partition is like that")

@@ -12,6 +12,7 @@ from klamm.admin.balancing.load import Goals
 from klamm.admin.reassignment_plan import PlannedMove, parse
 from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, joined, print_json, print_table
+from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.model.wording import count, duration, size
 
@@ -19,6 +20,7 @@ reassign_app = typer.Typer(help="Move partitions between brokers.", no_args_is_h
 
 DEFAULT_THROTTLE: Final = 50_000_000
 """Bytes per second into each broker, for the estimate of a plan's time."""
+NOTHING_MOVES: Final = "no partition is being moved"
 PLAN_FORM = '{"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
 Plan = Annotated[Path, typer.Argument(help=f"File with the plan, as Kafka's own tool takes it: {PLAN_FORM}")]
 
@@ -106,11 +108,17 @@ def cancel(plan: Plan, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = Fa
         outcomes = alter(client, {TopicPartition(move.topic, move.partition): None for move in moves})
         if not client.run(client.admin.reassignments()):
             clear_throttles(client)
-    refused = {str(name): error.code.name for name, error in sorted(outcomes.items()) if error is not None}
+    failed = {str(name): error.code for name, error in sorted(outcomes.items()) if error is not None}
+    ended = [name for name, code in failed.items() if code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+    refused = {name: code.name for name, code in failed.items() if name not in set(ended)}
+    cancelled = len(outcomes) - len(failed)
     if json:
-        print_json({"cancelled": len(outcomes) - len(refused), "refused": refused})
-    else:
-        typer.echo(f"cancelled: {len(outcomes) - len(refused)} of {len(outcomes)} partitions")
+        print_json({"cancelled": cancelled, "not_moving": ended, "refused": refused})
+    elif len(ended) < len(outcomes):
+        others = f"; {len(ended)} not being moved" if ended else ""
+        typer.echo(f"cancelled: {cancelled} of {count(len(outcomes), 'partition')}{others}")
+    if len(ended) == len(outcomes):
+        fail("nothing to cancel: no partition of the plan is being moved")
     if refused:
         fail("refused: " + ", ".join(f"{name} {reason}" for name, reason in refused.items()))
 
@@ -165,7 +173,7 @@ def status(
         )
         for each, progress in moving
     ]
-    print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "COPIED"), rows)
+    print_table(("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "COPIED"), rows, none=NOTHING_MOVES)
     if moving:
         left = "no end in sight" if rate.seconds_left is None else f"{duration(rate.seconds_left)} left"
         typer.echo(f"{count(len(moving), 'partition')} on the move, {size(rate.bytes_per_second)}/s, {left}")

@@ -25,6 +25,7 @@ from klamm.admin.reassignment_progress import (
 from klamm.admin.replication_throttles import throttles_for
 from klamm.cli.output import fail
 from klamm.cli.progress import Progress
+from klamm.cli.reassign import NOTHING_MOVES
 from klamm.client.cluster_load import Sizes, replica_sizes
 from klamm.client.cluster_view import SeenPartition, seen_partitions
 from klamm.client.throttles import remove_throttles, set_throttles, throttled
@@ -176,7 +177,7 @@ def change_throttle(client: BlockingClient, rate: int) -> list[int]:
     """On the brokers of the running moves."""
     moving = moving_now(client)
     if not moving:
-        fail("no partition is being moved")
+        fail(NOTHING_MOVES)
     targets = {each.name: each.replicas for each, _ in moving}
     current = {each.name: [b for b in each.replicas if b not in each.adding] for each, _ in moving}
     wanted = throttles_for(targets, current, rate)

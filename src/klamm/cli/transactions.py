@@ -39,7 +39,7 @@ def list_transactions(
         print_json({"transactions": [entry._asdict() for entry in found]})
     else:
         rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
-        print_table(("transactional id", "coordinator", "producer id", "state"), rows)
+        print_table(("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"), rows, none="no transaction")
 
 
 @transactions_app.command()
@@ -98,7 +98,7 @@ def hanging(
         typer.echo(f"no transaction hangs on {topic}")
     else:
         rows = [(e.partition, e.start_offset, e.producer_id, e.producer_epoch, e.coordinator_epoch) for e in found]
-        print_table(("partition", "start offset", "producer id", "producer epoch", "coordinator epoch"), rows)
+        print_table(("PARTITION", "START OFFSET", "PRODUCER ID", "PRODUCER EPOCH", "COORDINATOR EPOCH"), rows)
 
 
 @transactions_app.command()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klamm.cli.controller import ask
-from klamm.cli.output import Json, ZooKeeper, fail, print_json, print_table
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, ZooKeeper, fail, print_json
+from klamm.cli.zookeeper_address import zookeeper_of
+from klamm.model.wording import count
 
 if TYPE_CHECKING:
     from klamm.admin.doctor.finding import Finding
@@ -22,7 +24,8 @@ PathArgument = Annotated[str, typer.Argument(help="Path below the chroot, for ex
 
 @zk_app.command()
 def doctor(
-    zookeeper: ZooKeeper,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    zookeeper: ZooKeeper = "",
     all_findings: Annotated[bool, typer.Option("--all", help=f"Print more than {SHOWN_MAX} findings.")] = False,
     json: Json = False,
 ) -> None:
@@ -33,7 +36,7 @@ def doctor(
     from klamm.admin.doctor.doctor import examine
     from klamm.admin.doctor.finding import Severity
 
-    found = examine(_read(zookeeper))
+    found = examine(_read(zookeeper_of(bootstrap, zookeeper)))
     if json:
         print_json({"findings": [{**finding._asdict(), "severity": finding.severity.name} for finding in found]})
     else:
@@ -43,12 +46,14 @@ def doctor(
 
 
 @zk_app.command()
-def get(path: PathArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
+def get(
+    path: PathArgument, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False
+) -> None:
     """Print the data of a znode and its Stat.
 
-    Example: klamm zk get /controller --zookeeper 127.0.0.1:2181
+    Example: klamm zk get /controller
     """
-    node = _get(zookeeper, path)
+    node = _get(zookeeper_of(bootstrap, zookeeper), path)
     text = (node.data or b"").decode("utf-8", "backslashreplace")
     if json:
         print_json({"path": path, "data": text, "stat": node.stat._asdict()})
@@ -59,12 +64,14 @@ def get(path: PathArgument, zookeeper: ZooKeeper, json: Json = False) -> None:
 
 
 @zk_app.command()
-def tree(zookeeper: ZooKeeper, path: PathArgument = "/", json: Json = False) -> None:
+def tree(
+    path: PathArgument = "/", bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", json: Json = False
+) -> None:
     """List all znodes below a path.
 
-    Example: klamm zk tree /brokers --zookeeper 127.0.0.1:2181
+    Example: klamm zk tree /brokers
     """
-    paths = _tree(zookeeper, path)
+    paths = _tree(zookeeper_of(bootstrap, zookeeper), path)
     if json:
         print_json({"paths": paths})
         return
@@ -72,16 +79,17 @@ def tree(zookeeper: ZooKeeper, path: PathArgument = "/", json: Json = False) -> 
         typer.echo(found)
 
 
-def _print(shown: list[Finding], count: int) -> None:
-    if not count:
+def _print(shown: list[Finding], total: int) -> None:
+    """One paragraph for each finding: a table of such long texts would be unreadable."""
+    if not total:
         typer.echo("healthy: nothing found")
         return
-    print_table(
-        ("SEVERITY", "FINDING", "PATH", "EVIDENCE", "CURE"),
-        [(finding.severity.name.lower(), *finding[1:]) for finding in shown],
-    )
-    if count > len(shown):
-        typer.echo(f"{count - len(shown)} more; --all prints them")
+    for finding in shown:
+        typer.echo(typer.style(f"{finding.severity.name.lower()}: {finding.code} at {finding.path}", bold=True))
+        typer.echo(f"  {finding.evidence}")
+        typer.echo(f"  cure: {finding.cure}")
+    more = f"; --all prints {total - len(shown)} more" if total > len(shown) else ""
+    typer.echo(f"{count(total, 'finding')}{more}")
 
 
 def _read(connect: str) -> Any:

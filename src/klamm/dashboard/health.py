@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from klamm.admin.doctor.finding import Finding, Severity
+from klamm.admin.doctor.partition_checks import ELECT, ELECT_UNCLEAN
 from klamm.dashboard.load import Directory
 from klamm.dashboard.snapshot import ClusterSnapshot, PartitionHealth
 from klamm.model.wording import count
@@ -113,7 +114,7 @@ def _problems(snapshot: ClusterSnapshot, silent: Mapping[int, str], findings: Se
             found.append(Problem(Level.BAD, text, f"/brokers/{broker}", cure))
     if snapshot.not_preferred and snapshot.not_preferred * 10 > snapshot.partitions:
         text = f"{count(snapshot.not_preferred, 'partition')} not led by the preferred replica"
-        found.append(Problem(Level.NOTE, text, "/topics?state=not-preferred", "klamm leaders elect"))
+        found.append(Problem(Level.NOTE, text, "/topics?state=not-preferred", ELECT))
     others = [finding for finding in findings if finding.code not in SHOWN_ELSEWHERE]
     for severity, level in ((Severity.CRITICAL, Level.BAD), (Severity.ERROR, Level.WARNING)):
         of_level = [finding for finding in others if finding.severity is severity]
@@ -167,7 +168,7 @@ def _cure(health: PartitionHealth, snapshot: ClusterSnapshot) -> str:
     named = ", ".join(f"{row.topic}-{row.number}" for row in rows[:NAMED_MAX])
     steps = [f"start {_brokers(down)}"] if down else []
     if health is PartitionHealth.OFFLINE:
-        return f"{steps[0] if steps else 'see Doctor'}; or lose data: klamm leaders elect --unclean ({named})"
+        return f"{steps[0] if steps else 'see Doctor'}; or lose data: {ELECT_UNCLEAN} ({named})"
     if slow:
         steps.append(f"wait until {_brokers(slow)} caught up")
     effect = "; until then producers with acks=all are refused" if health is PartitionHealth.UNDER_MIN_ISR else ""

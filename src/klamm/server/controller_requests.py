@@ -8,10 +8,11 @@ from klamm.server.inspection import zookeeper
 from klamm.zookeeper import controller_requests
 
 
-async def add_candidate(connect: str, broker: int) -> bool:
-    """Return False if the broker is already a candidate."""
+async def add_candidate(connect: str, broker: int) -> tuple[bool, bool]:
+    """Return whether the broker was added, or is already a candidate, and whether it is alive."""
     async with zookeeper(connect) as zk:
-        return await controller_requests.add_candidate(zk, broker)
+        added = await controller_requests.add_candidate(zk, broker)
+        return added, broker in await controller_requests.live_brokers(zk)
 
 
 async def remove_candidate(connect: str, broker: int) -> None:

@@ -25,7 +25,7 @@ def test_a_dead_broker_and_what_follows() -> None:
     offline, down, under, preferred = health.problems
     assert (offline.link, offline.cure) == (
         "/topics?state=offline",
-        "start broker 2; or lose data: klamm leaders elect --unclean (t-2)",
+        "start broker 2; or lose data: klamm leaders elect --type unclean --all (t-2)",
     )
     assert (down.link, down.cure) == ("/brokers/2", "start broker 2, or move its 3 replicas: Reassignments, drain 2")
     assert (under.level, under.text, under.cure) == (

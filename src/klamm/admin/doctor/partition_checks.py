@@ -12,7 +12,8 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.model.wording import count
 from klamm.zookeeper.znodes import config, document, partition_state, topic
 
-ELECT = "klamm leaders elect"
+ELECT = "klamm leaders elect --type preferred --all"
+ELECT_UNCLEAN = "klamm leaders elect --type unclean --all"
 REASSIGN = "klamm reassign execute PLAN"
 
 
@@ -58,7 +59,7 @@ def brokers_exist(seen: Observation) -> Iterator[Finding]:
         evidence = (
             f"broker {broker} is not registered, has {count(replicas[broker], 'replica')} and leads {leading[broker]}"
         )
-        cure = f"start broker {broker}, or move its replicas: klamm reassign plan"
+        cure = f"start broker {broker}, or move its replicas: klamm reassign plan FILE"
         severity = Severity.ERROR if leading[broker] else Severity.WARNING
         yield Finding(severity, "broker-gone", f"/brokers/ids/{broker}", evidence, cure)
 
@@ -116,7 +117,7 @@ def _leaderless(
     evidence = f"no leader: no broker of the ISR {list(state.isr)} is alive"
     cure = f"start one of {list(state.isr)}"
     if others:
-        cure += f"; or lose data: {ELECT} --unclean (replicas {others} are alive)"
+        cure += f"; or lose data: {ELECT_UNCLEAN} (replicas {others} are alive)"
     yield "offline", Severity.CRITICAL, evidence, cure
 
 
