@@ -138,6 +138,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
         os.kill(up.child("klamm zookeeper"), signal.SIGSTOP)  # the broker cannot end its session
         up.process.send_signal(signal.SIGINT)
         up.wait_for("stopping")
+        up.wait_for("waiting for broker 1: ")
         assert up.stop() < 6.0, "without hurry it takes ten seconds"
         assert not is_running(broker)
         assert not data.exists()

@@ -16,12 +16,14 @@ from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId
 from klamm.model.ports import Ports
+from klamm.model.wording import count
 from klamm.net.client import BrokerConnection
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import ProtocolError
 from klamm.wire.messages import decode_response, encode_request, request_class
 
 VERSION: Final = 3
+NAMED_MAX: Final = 3
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ class ControlledShutdownClient:
             log.warning("controller %s refuses the shutdown: %s", controller, reason)
             return False
         if answer.remaining_partitions:
-            log.info("this broker still leads %d partitions", len(answer.remaining_partitions))
+            some = [f"{entry.topic_name}-{entry.partition_index}" for entry in answer.remaining_partitions[:NAMED_MAX]]
+            number = count(len(answer.remaining_partitions), "partition")
+            log.info("waiting for other brokers to take over %s: %s ...", number, ", ".join(some))
             return False
         return True

@@ -6,6 +6,8 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,9 @@ from klamm.zookeeper.znodes import delete_topics, topic
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9092"
 TOPICS_SECONDS: Final = 10.0
+STOPPING_SECONDS: Final = 3.0
+"""A stop usually takes less. Then nothing more is said."""
+LAST_WORDS_BYTES: Final = 4096
 POLL: Final = 0.05
 
 
@@ -77,7 +82,7 @@ async def _serve(
     )
     dashboard = DashboardProcess(directory.path, cluster, shape.dashboard_port)
     stop.hurry = lambda: asyncio.ensure_future(asyncio.gather(dashboard.kill(), cluster.kill_all()))
-    async with cluster.running():
+    async with _saying_what_it_waits_for(cluster) as stopping, cluster.running():
         dashboard.launch()  # not awaited: the cluster is ready without it
         if not is_new:
             await _until_topics_are_known(cluster)
@@ -87,8 +92,30 @@ async def _serve(
                 await stop.wait()
             _say("stopping ... (Ctrl-C again hurries)")
         finally:
+            stopping.set()
             await dashboard.stop()
     _say("stopped")
+
+
+@asynccontextmanager
+async def _saying_what_it_waits_for(cluster: LocalCluster) -> AsyncIterator[asyncio.Event]:
+    """From when the event is set, name the brokers that still run, with the last line of their logs."""
+    stopping = asyncio.Event()
+
+    async def say() -> None:
+        await stopping.wait()
+        while True:
+            await asyncio.sleep(STOPPING_SECONDS)
+            for broker in cluster.brokers.values():
+                if broker.alive:
+                    _say(f"waiting for {broker.name}: {broker.last_words(broker.log_text(LAST_WORDS_BYTES))}")
+
+    saying = asyncio.create_task(say(), name="say what the end waits for")
+    try:
+        yield stopping
+    finally:
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
 
 
 async def _until_topics_are_known(cluster: LocalCluster) -> None:

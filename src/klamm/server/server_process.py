@@ -6,6 +6,7 @@ It never outlives its owner (`klamm.zookeeper.server.child`).
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -62,9 +63,14 @@ class ServerProcess(ABC):
         """Whether it serves: it is alive, and its start was awaited to the end."""
         return self.alive and self._has_said_ready
 
-    def log_text(self) -> str:
-        """Everything that it has printed since its first start."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+    def log_text(self, last_bytes: int | None = None) -> str:
+        """Everything that it has printed since its first start, or the end of that."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+            return file.read().decode(errors="replace")
 
     async def start(self, timeout: float = READY_TIMEOUT) -> str:
         """Start and wait; return what its ready line says."""
