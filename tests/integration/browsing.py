@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -27,6 +27,7 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SCREENSHOTS = "KLAMM_SCREENSHOTS"
 """If it is set, the tests write their pictures to docs/images."""
 WAIT_MS = 30_000
+WIDTH, HEIGHT = 1180, 760
 T = TypeVar("T")
 
 
@@ -97,11 +98,14 @@ class Visitor:
         (found,) = [row for row in cells if row and row[0].split()[:1] == [first]]
         return [" ".join(cell.split()) for cell in found]
 
-    def picture(self, name: str, *, scheme: str = "light") -> None:
+    def picture(self, name: str, *, scheme: Literal["light", "dark"] = "light", width: int = WIDTH) -> None:
+        """What the page looks like now, for docs."""
         if SCREENSHOTS in os.environ:
             IMAGES.mkdir(exist_ok=True)
-            self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+            self.page.emulate_media(color_scheme=scheme)
+            self.page.set_viewport_size({"width": width, "height": HEIGHT})
             self.page.screenshot(path=IMAGES / f"dashboard-{name}.png")
+            self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
             self.page.emulate_media(color_scheme="light")
 
     def _heard(self, kind: str, text: str) -> None:
@@ -126,7 +130,7 @@ def chromium() -> Iterator[Browser]:
 @contextmanager
 def visiting(browser: Browser, url: str) -> Iterator[Visitor]:
     """A visitor without cookies of others. At the end, nothing may have gone wrong on its pages."""
-    context = browser.new_context(viewport={"width": 1180, "height": 760})
+    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
     visitor = Visitor(context, url)
     try:
         yield visitor

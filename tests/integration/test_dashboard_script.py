@@ -231,10 +231,7 @@ def test_pictures_show_what_is_known(browser: Browser) -> None:
         assert page.locator("#load svg.bar").count() == 6
         points = page.get_attribute("#tiles polyline", "points") or ""
         assert len(points.split()) == 29, "a line through the growth between 30 samples"
-        visitor.picture("overview")
-        visitor.picture("overview-dark", scheme="dark")
         visitor.open("/controller")
         assert page.locator("#terms rect.term").count() == 3
         assert visitor.row("#terms", "6")[3:5] == ["1 min 30 s", "0.4 s"], "how long, and the gap before"
         visitor.sees("#now", "a candidate replaces broker 2, which is not one")
-        visitor.picture("controller")

@@ -20,6 +20,8 @@ CELL: Final = 11
 COLUMNS: Final = 64
 AXIS_WIDTH: Final = 900
 AXIS_MARKS_MAX: Final = 400
+CHARACTER_WIDTH: Final = 7
+"""About, at the size of text on an axis."""
 
 
 def bar(value: float, most: float, *, kind: str = "", label: str = "") -> Markup:
@@ -100,8 +102,12 @@ class Span(NamedTuple):
     start_ms: int
     end_ms: int
     title: str
-    text: str
+    texts: Sequence[str]
+    """The first that fits is shown."""
     kind: str = ""
+
+    def text(self, width: float) -> str:
+        return next((text for text in self.texts if (len(text) + 2) * CHARACTER_WIDTH < width), "")
 
 
 def time_axis(spans: Sequence[Span], labels: tuple[str, str], lane_text: str) -> Markup:
@@ -122,7 +128,7 @@ def time_axis(spans: Sequence[Span], labels: tuple[str, str], lane_text: str) ->
                 x=x,
                 w=width,
                 title=span.title,
-                text=Markup('<text x="{:.1f}" y="21">{}</text>').format(x + 6, span.text) if width > 60 else "",
+                text=Markup('<text x="{:.1f}" y="21">{}</text>').format(x + 6, span.text(width)),
             )
         )
     return _axis(parts, 34, labels, lane_text)

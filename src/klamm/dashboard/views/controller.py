@@ -71,7 +71,7 @@ def _axis(terms: Sequence[ControllerTerm], now_ms: int) -> object:
             term.since_ms or 0,
             term.until_ms or now_ms,
             f"epoch {term.epoch}: broker {term.broker} since {clock(term.since_ms)}, because {term.why}",
-            f"{term.broker} · {term.epoch}",
+            (f"broker {term.broker}, epoch {term.epoch}", f"broker {term.broker}", str(term.broker)),
             "now" if term.until_ms is None else "",
         )
         for term in known
