@@ -87,7 +87,7 @@ class Dashboard(ServerProcess):
 async def test_every_page(version: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
     heap_mb = 1024 if FULL else 256
     brokers = [
-        ApacheKafkaBroker(version, n, zookeeper.address, tmp_path / str(n), heap_mb=heap_mb, properties=SMALL)
+        ApacheKafkaBroker(version, n, zookeeper.connect_string, tmp_path / str(n), heap_mb=heap_mb, properties=SMALL)
         for n in (1, 2)
     ]
     each = PARTITIONS // TOPICS

@@ -6,7 +6,7 @@ reassignment, a replica that fell behind. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -26,6 +26,32 @@ class Entry(NamedTuple):
     topic: str | None = None
     partition: int | None = None
     brokers: tuple[int, ...] = ()
+
+
+def summarized(entries: Iterable[Entry], most: int) -> list[Entry]:
+    """The first `most` entries. Neighbours that are partitions with the same cause count as one: a broker's death
+    changes many."""
+    groups: list[list[Entry]] = []
+    for entry in entries:
+        if groups and entry.kind == "partition" and _kind(entry) == _kind(groups[-1][0]):
+            groups[-1].append(entry)
+        elif len(groups) == most:
+            break
+        else:
+            groups.append([entry])
+    return [_summary(group) for group in groups]
+
+
+def _kind(entry: Entry) -> tuple[str, str]:
+    return entry.kind, entry.cause
+
+
+def _summary(group: list[Entry]) -> Entry:
+    first, *others = group
+    if not others:
+        return first
+    topic = first.topic if all(entry.topic == first.topic for entry in others) else None
+    return first._replace(text=f"{first.text}, and {count(len(others), 'more change')}", topic=topic, partition=None)
 
 
 def compare(before: ClusterSnapshot, after: ClusterSnapshot, *, only_isr: bool = False) -> list[Entry]:

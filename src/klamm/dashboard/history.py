@@ -6,6 +6,7 @@ are what two looks show (`changes`).
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -15,9 +16,10 @@ from typing import Any, Final
 from klamm.admin.controller_history import ELECTED, NOTED, RESIGNED, ControllerTerm, Note, notes, read_events, terms
 from klamm.dashboard.changes import Entry, compare, why_controller_ended
 from klamm.dashboard.snapshot import ClusterSnapshot
-from klamm.telemetry.event_files import EventTail, in_words
+from klamm.telemetry.event_files import EventTail, in_words, readable
 from klamm.telemetry.state_changes import EVENTS_FILE
 
+BROKER: Final = re.compile(r"\bbroker (\d+)\b")
 ENTRIES_MAX: Final = 5_000
 TERMS_MAX: Final = 200
 NOTES_MAX: Final = 50
@@ -35,10 +37,11 @@ def entry_of_event(event: Mapping[str, Any]) -> Entry | None:
         words = in_words(dict(event))
         if not words:
             return None
-        cause = str(event["cause"])
+        cause = readable(str(event["cause"]))
         text = words.removesuffix(f" ({cause})")
         if event["kind"] == "state-change":
-            brokers = {int(event["leader"]), *map(int, event["isr"])} - {-1}
+            blamed = map(int, BROKER.findall(cause))  # the one that died is neither leader nor in sync any more
+            brokers = {int(event["leader"]), *map(int, event["isr"]), *blamed} - {-1}
             place = (str(event["topic"]), int(event["partition"]))
             return Entry(int(event["time_ms"]), "partition", text, cause, *place, tuple(sorted(brokers)))
         kind = "controller" if str(event["event"]).startswith("controller") else "decision"

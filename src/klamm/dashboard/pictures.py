@@ -20,6 +20,7 @@ CELL: Final = 11
 COLUMNS: Final = 64
 AXIS_WIDTH: Final = 900
 AXIS_MARKS_MAX: Final = 400
+MARK_WIDTH: Final = 2.5
 CHARACTER_WIDTH: Final = 7
 """About, at the size of text on an axis."""
 
@@ -136,12 +137,12 @@ def time_axis(spans: Sequence[Span], labels: tuple[str, str], lane_text: str) ->
 
 def marks_axis(marks: Iterable[tuple[int, str, str]], labels: tuple[str, str], start_ms: int, end_ms: int) -> Markup:
     """Events as ticks: time, kind and title of each."""
-    scale = AXIS_WIDTH / max(end_ms - start_ms, 1)
+    scale = (AXIS_WIDTH - MARK_WIDTH) / max(end_ms - start_ms, 1)
     shape = Markup(
-        '<rect class="mark {kind}" x="{x:.1f}" y="6" width="2.5" height="22" rx="1"><title>{t}</title></rect>'
+        '<rect class="mark {kind}" x="{x:.1f}" y="6" width="{w}" height="22" rx="1"><title>{t}</title></rect>'
     )
     parts = [
-        shape.format(kind=kind, x=(at - start_ms) * scale, t=title)
+        shape.format(kind=kind, x=(at - start_ms) * scale, w=MARK_WIDTH, t=title)
         for at, kind, title in list(marks)[:AXIS_MARKS_MAX]
         if start_ms <= at <= end_ms
     ]

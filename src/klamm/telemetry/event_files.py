@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import orjson
 
 TAIL_BYTES: Final = 256 * 1024
 """How much of an event file is read at once: after a storm of changes only the last ones are shown anyway."""
+LIST: Final = re.compile(r"\[([^\[\]]*)\]")
 QUIET: Final = frozenset({"loop-held", "controller-loaded", "controller-failover"})
 
 
@@ -53,7 +55,16 @@ def in_words(event: dict[str, Any]) -> str:
             return ""
         members = ",".join(map(str, event["isr"]))
         leads = f"broker {event['leader']} leads" if event["leader"] >= 0 else "no leader"
-        return f"{event['topic']}-{event['partition']}: {leads}, in sync {members} ({event['cause']})"
+        return f"{event['topic']}-{event['partition']}: {leads}, in sync {members} ({readable(event['cause'])})"
     if event["event"] in QUIET or event["role"] != "controller":
         return ""
-    return f"controller {event['broker']}: {event['event']} ({event['cause']})"
+    return f"controller {event['broker']}: {event['event']} ({readable(event['cause'])})"
+
+
+def readable(cause: str) -> str:
+    """A cause without the brackets of its lists.
+
+    >>> readable("topic creation ['a', 'b']"), readable("dead [1]")
+    ('topic creation a, b', 'dead 1')
+    """
+    return LIST.sub(lambda found: found[1].replace("'", ""), cause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.dashboard.changes import CHANGES_MAX, compare
+from klamm.dashboard.changes import CHANGES_MAX, Entry, compare, summarized
 
 from .clusters import P, snapshot
 
@@ -63,3 +63,21 @@ def test_a_storm_is_bounded() -> None:
     entries = compare(before, after)
     assert len(entries) == CHANGES_MAX + 1
     assert entries[-1].text == "and 7 partitions more"
+
+
+def test_many_partitions_with_one_cause_are_one_line() -> None:
+    def moved(topic: str, number: int, cause: str = "broker 2 suspected") -> Entry:
+        return Entry(1, "partition", f"{topic}-{number}: broker 1 leads", cause, topic, number)
+
+    gone = [Entry(2, "broker", f"broker {broker} is gone", "its session ended") for broker in (2, 3)]
+    same = [moved("t", number) for number in range(3)]
+    entries = [*gone, *same, moved("u", 0), moved("u", 1, "other"), moved("v", 0, "third")]
+    shown = summarized(entries, 4)
+    assert [entry.text for entry in shown] == [
+        "broker 2 is gone",
+        "broker 3 is gone",
+        "t-0: broker 1 leads, and 3 more changes",
+        "u-1: broker 1 leads",
+    ]
+    assert [entry.topic for entry in shown[2:]] == [None, "u"], "no link to one of several topics"
+    assert summarized(same, 4)[0].topic == "t"

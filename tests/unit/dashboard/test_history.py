@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from klamm.dashboard.history import ENTRIES_MAX, EventFiles, History
+from klamm.dashboard.history import ENTRIES_MAX, EventFiles, History, entry_of_event
 from klamm.dashboard.views.controller import term_rows
 
 from .clusters import P, snapshot
@@ -37,7 +37,7 @@ def test_event_files_of_all_brokers_in_order_of_time(tmp_path: Path) -> None:
     told = [(entry.time_ms, entry.kind, entry.text, entry.cause, entry.brokers) for entry in history.entries()]
     assert told == [
         (1_000, "controller", "controller 1: controller-elected", "/controller was free", (1,)),
-        (900, "partition", "t-0: broker 2 leads, in sync 2,3", "broker 1 failed", (2, 3)),
+        (900, "partition", "t-0: broker 2 leads, in sync 2,3", "broker 1 failed", (1, 2, 3)),
     ]
     files[0].write_bytes(files[0].read_bytes() + decision(3_000, "controller-resigned", cause="moved"))
     files[1].write_bytes(decision(3_500, "controller-elected", broker=2, epoch=2, cause="asked"))
@@ -110,3 +110,9 @@ def test_decisions_of_a_controller_that_records_nothing_are_compared(tmp_path: P
     for look in (before, after):
         history.take(snapshot(look, epoch=5, since_ms=50_000, read_at_ms=100_000))
     assert history.entries()[0].text == "t-0: broker 2 leads, in sync 1,2"
+
+
+def test_a_change_concerns_the_broker_that_caused_it() -> None:
+    event = {"time_ms": 1, "kind": "state-change", "role": "controller", "topic": "t", "partition": 0}
+    entry = entry_of_event({**event, "leader": 2, "isr": [2, 3], "cause": "broker 1 suspected"})
+    assert entry is not None and entry.brokers == (1, 2, 3)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from klamm.dashboard import pictures
+from klamm.dashboard.changes import summarized
 from klamm.dashboard.snapshot import PartitionHealth
 from klamm.dashboard.web import web_of
 
@@ -34,5 +35,5 @@ async def page(request: Request) -> Response:
         rate=rate[-1] if rate else None,
         spark=pictures.sparkline(rate, "bytes written per second"),
         kinds=[(kind, snapshot.health.get(kind, 0)) for kind in PartitionHealth],
-        changes=observation.entries[:CHANGES_SHOWN],
+        changes=summarized(observation.entries, CHANGES_SHOWN),
     )
