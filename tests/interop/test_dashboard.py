@@ -116,7 +116,7 @@ async def test_every_page(version: str, zookeeper: EmbeddedZooKeeper, tmp_path: 
                 await pages.shows("/brokers/1", "of", "replicas, 0 not in sync")
                 await pages.shows("/topics?q=orders-7", "orders-7", "in sync", str(each), "2")
                 await pages.shows("/topics/orders-0", f"{each}", "2 replicas each")
-                await pages.shows("/groups", "billing", "Empty")
+                await pages.shows("/groups", "billing", "Empty", "5")
                 await pages.shows("/groups/billing", "orders-0-0", "4", "9", "5")
                 await pages.shows("/messages?topic=orders-0&partition=0&from=offset&offset=8", "key", "value-8")
                 await pages.shows("/configuration?topic=orders-0&q=min.insync", "min.insync.replicas", "1")

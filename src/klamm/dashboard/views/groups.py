@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from klamm.admin.group_lag import Kind, PlannedReset, Ranges, ResetTo, check_inactive, lags, plan_reset, total_lag
 from klamm.client.cluster import ClusterClient
-from klamm.client.groups import GroupAdmin
+from klamm.client.groups import GroupAdmin, ListedGroup
 from klamm.client.reader import offsets_at
 from klamm.dashboard import pictures
 from klamm.dashboard.actions import ActionRefused
 from klamm.dashboard.group_lags import LagSample
-from klamm.dashboard.paging import page_of
+from klamm.dashboard.paging import Page, page_of
 from klamm.dashboard.views.messages import time_ms
 from klamm.dashboard.web import Fields, required, segment, web_of
 from klamm.model.errors import KlammError
@@ -24,21 +24,34 @@ from klamm.model.ids import TopicPartition
 from klamm.model.wording import count
 
 TIMEOUT: Final = 5.0
+ROWS: Final = 50
+"""Groups on a page. Each costs a request, for its offsets."""
 
 
 async def all_groups(request: Request) -> Response:
     web = web_of(request)
     if web.feed.current.snapshot is None:
         return web.render(request, "waiting.html")
-    found, trouble = [], ""
+    query, trouble = request.query_params, ""
+    page: Page[ListedGroup] = page_of([], 1)
+    lag: dict[str, int] = {}
     try:
         async with web.reads, web.access.brokers(timeout=TIMEOUT) as cluster:
-            found = await GroupAdmin(cluster).list_all()
+            groups = GroupAdmin(cluster)
+            wanted = query.get("q", "").strip().lower()
+            shown = [group for group in await groups.list_all() if wanted in group.name.lower()]
+            page = page_of(shown, query.get("page"), ROWS)
+            lag = await _lag_of([group.name for group in page.items], groups)
     except (KlammError, OSError, TimeoutError) as error:
         trouble = str(error) or "no answer in time"
-    wanted = request.query_params.get("q", "").strip().lower()
-    shown = [group for group in found if wanted in group.name.lower()]
-    return web.render(request, "groups.html", page=page_of(shown, request.query_params.get("page")), trouble=trouble)
+    return web.render(request, "groups.html", page=page, lag=lag, trouble=trouble)
+
+
+async def _lag_of(names: Sequence[str], groups: GroupAdmin) -> dict[str, int]:
+    """The lag of each group. The ends of the logs are asked for once, because groups often read the same topics."""
+    offsets = [await groups.offsets(name) for name in names]
+    ranges = await groups.log_ranges({place for committed in offsets for place in committed})
+    return {name: total_lag(lags(committed, ranges)) for name, committed in zip(names, offsets, strict=True)}
 
 
 async def one_group(request: Request) -> Response:
