@@ -37,7 +37,7 @@ ALSO = ("docs/getting-started.md", "docs/commands.md", "docs/incidents.md")
 FOREVER = {
     "klamm broker ": " ready: ",
     "klamm dashboard ": "dashboard ready: ",
-    "klamm events tail ": "controller-elected",
+    "klamm events tail ": "+00:00  broker ",
 }
 """Commands that run until Ctrl-C, and what they print when they work."""
 REFUSED = {
@@ -83,7 +83,7 @@ class Reader:
         line = re.sub(r"zk1:2181,zk2:2181/kafka|\bzk:2181", self.zookeeper, line)
         line = re.sub(r"\b(kafka|broker)-1:9092", self.bootstrap, line)
         line = re.sub(r"(/logs/)?\b(broker-\d)(/| |$)", rf"{self.data}/\2\3", line)
-        line = line.replace("/var/lib/klamm", str(self.data / "broker-1")).replace("/etc/klamm/", f"{self.directory}/")
+        line = line.replace("/var/lib/klamm", str(self.data)).replace("/etc/klamm/", f"{self.directory}/")
         return line if "klamm dashboard" not in line else f"{line} --port 0"
 
     def paste(self, line: str) -> None:
