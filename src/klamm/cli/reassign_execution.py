@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from klamm.client.blocking import BlockingClient
 
 LOOK_AGAIN: Final = 1.0
+FORGET_SECONDS: Final = 5.0
+FORGET_POLL: Final = 0.1
 Targets = dict[TopicPartition, list[int]]
 
 
@@ -170,6 +172,10 @@ def wait_until_moved(client: BlockingClient) -> None:
 def clear_throttles(client: BlockingClient) -> list[int]:
     topics, rates = client.run(throttled(client.admin))
     client.run(remove_throttles(client.admin, topics, rates))
+    # Brokers hear of it through ZooKeeper. What is shown next must not tell of throttles that are removed.
+    deadline = time.monotonic() + FORGET_SECONDS
+    while (topics or rates) and any(client.run(throttled(client.admin))) and time.monotonic() < deadline:
+        time.sleep(FORGET_POLL)
     return sorted(rates)
 
 
