@@ -107,8 +107,13 @@ def javascript() -> Path:
 
 
 def java(version: str) -> str:
-    """The class path of the program Client, and of ModernClient where this version has what it needs."""
-    classes = ["Client.java"] if version.startswith("0.") else ["Client.java", "ModernClient.java"]
+    """The class path of the program Client, and of ModernClient and IncrementalClient where this version has what they
+    need."""
+    classes = ["Client.java"]
+    if not version.startswith("0."):
+        classes.append("ModernClient.java")
+        if not version.startswith("1."):
+            classes.append("IncrementalClient.java")
     return _java_program(f"java-{version}", classes, client_jars(version))
 
 

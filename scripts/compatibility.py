@@ -22,16 +22,17 @@ klamm shares znodes, wire protocol and log files with Apache Kafka 2.4 to 3.9 in
 ## Clients
 These clients work unchanged with three brokers; `make interop` runs each with each column
 (`tests/interop/test_client_matrix.py`). *Groups*: three members share a topic, one is killed, the others take over, and
-a later one resumes at the committed offsets. *Admin*: create and describe topics. *Transactions*: abort, commit and
-read committed records. A client that lacks something has "-" there.
+a later one resumes at the committed offsets. *Admin*: create, describe, grow and delete topics, describe and alter the
+configurations of topics and brokers; *incremental*: change single keys of them (KIP-339). *Transactions*: abort, commit
+and read committed records. A client that lacks something has "-" there.
 
-| client | compression | headers | groups | admin | transactions | note |
-|---|---|---|---|---|---|---|
+| client | compression | headers | groups | admin | incremental | transactions | note |
+|---|---|---|---|---|---|---|---|
 {clients}
 
-Tested besides: Kafka Streams {streams} with exactly-once processing and kills, Kafka Connect {connect} (distributed,
-file source in transactions, file sink), Spark's connector as a source, Kafka's console tools and ConsumerGroupCommand,
-and fetching from a replica in the client's rack (KIP-392) with Java 3.9.1.
+Tested besides: Kafka Streams {streams} with exactly-once processing and kills, Kafka Connect {connect} (distributed
+with a file source in transactions, and standalone; file sinks), Spark's connector as a source and as a sink, Kafka's
+console tools and ConsumerGroupCommand, and fetching from a replica in the client's rack (KIP-392) with Java 3.9.1.
 
 The clients' own integration tests pass: franz-go's all that apply to a broker without SASL and the protocols of
 Kafka 4, kafka-python's {suites} all but those for ACLs, SASL, TLS and listeners that change at run time.
@@ -74,7 +75,9 @@ def _clients() -> str:
     rows = []
     for entry in clients.listed():
         without = entry.get("without", ())
-        has = ["-" if what in without else "yes" for what in ("headers", "reading", "admin", "transactions")]
+        has = [
+            "-" if what in without else "yes" for what in ("headers", "reading", "admin", "incremental", "transactions")
+        ]
         codecs = ", ".join(codec for codec in entry.get("codecs", ()) if codec != "none") or "all"
         rows.append(f"| {' | '.join([entry['name'], codecs, *has, entry.get('note', '')])} |")
     return "\n".join(rows)

@@ -1,6 +1,7 @@
 """Clients of the last ten years, as they are, on three klamm brokers: each client with each scenario.
 
-The scenarios wait most of the time, for rebalances and timeouts; therefore four run at once.
+The scenarios wait most of the time, for rebalances and timeouts; therefore four run at once. Those that change the
+configuration of a broker run one after another, beside the others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
 from klamm.testing.cluster import KlammCluster, running_cluster
 from klamm.testing.waiting import wait_until
@@ -18,6 +20,7 @@ from klamm.testing.waiting import wait_until
 from .matrix import CLIENTS, PARTITIONS, Client, Member, Seen, member
 
 AT_ONCE = 4
+GROWN = 6
 PROPERTIES = {
     "offsets.topic.num.partitions": 5,
     "transaction.state.log.num.partitions": 5,
@@ -26,12 +29,28 @@ PROPERTIES = {
 
 
 def admin(cluster: KlammCluster, client: Client, topic: str) -> None:
-    """Create a topic and describe it."""
-    client.run("create", cluster.bootstrap, topic)
+    """Create a topic and describe it, and delete another one."""
+    old = f"{topic}-old"
+    cluster.create_topic(old)
+    client.run("create", cluster.bootstrap, topic, old)
     for broker in cluster.broker_ids:  # as in Kafka, the answer comes when the controller's broker knows the topic
         wait_until("the new topic", lambda: len(cluster.partitions(topic, seen_by=broker)) == PARTITIONS)  # noqa: B023
     assert client.run("describe", cluster.bootstrap, topic).split() == ["partitions", str(PARTITIONS)]
     assert cluster.isr_of(topic, PARTITIONS - 1) == [1, 2, 3]
+    wait_until("the end of the old topic", lambda: not cluster.partitions(old, seen_by=1))
+
+
+def configs(cluster: KlammCluster, client: Client, topic: str) -> None:
+    """Grow a topic, describe and alter its configuration and that of a broker."""
+    cluster.create_topic(topic, PARTITIONS)
+    backoff = str(20_000 + CLIENTS.index(client))  # another value than the client before it has set
+    said = client.run("configure", cluster.bootstrap, topic, backoff).splitlines()
+    assert said == ["broker 1073741824", "topic 100000 200000"]
+    wait_until("the new partitions", lambda: len(cluster.partitions(topic, seen_by=1)) == GROWN)
+    assert changed(cluster, ResourceType.TOPIC, topic) == {"retention.ms": "100000", "max.message.bytes": "200000"}
+    if client.has("broker-configs"):
+        expected = {"log.cleaner.backoff.ms": backoff}
+        wait_until("the broker's new value", lambda: changed(cluster, ResourceType.BROKER, "1") == expected)
 
 
 def writing(cluster: KlammCluster, client: Client, topic: str) -> None:
@@ -81,7 +100,7 @@ def reading(cluster: KlammCluster, client: Client, topic: str) -> None:
     produce(300, 20)
     with member(client, cluster.bootstrap, topic, topic) as later:
         later.wait("20 records", lambda: len(later.seen) >= 20)
-        later.stop()
+        later.kill()
     assert content(later.seen) == records(client, range(300, 320))
 
 
@@ -92,7 +111,7 @@ def transactions(cluster: KlammCluster, client: Client, topic: str) -> None:
     expected = records(client, range(10, 20))
     with member(client, cluster.bootstrap, topic, topic, "read_committed") as reader:
         reader.wait("ten records", lambda: len(reader.seen) >= 10)
-        reader.stop()
+        reader.kill()
     assert content(reader.seen) == expected
     assert contents(cluster, topic, isolation="read_committed") == expected
     assert contents(cluster, topic) == records(client, range(20))
@@ -100,15 +119,18 @@ def transactions(cluster: KlammCluster, client: Client, topic: str) -> None:
 
 SCENARIOS: dict[str, Callable[[KlammCluster, Client, str], None]] = {
     "admin": admin,
+    "configs": configs,
     "writing": writing,
     "reading": reading,
     "transactions": transactions,
 }
+NEEDED = {"configs": "admin"}
+"""Scenario -> what a client must have for it, if that has another name."""
 PAIRS = [
     pytest.param(scenario, client, id=f"{scenario}-{client.name}")
     for scenario in SCENARIOS
     for client in CLIENTS
-    if client.has(scenario)
+    if client.has(NEEDED.get(scenario, scenario))
 ]
 
 
@@ -121,15 +143,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, cluster: KlammCluster) -> Iterator[dict[tuple[str, str], Future[None]]]:
     """What was selected of this module, running."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(1) as one_by_one:
         started = {}
         for item in request.session.items:
             if isinstance(item, pytest.Function) and item.module is request.module:
                 scenario, client = item.callspec.params["scenario"], item.callspec.params["client"]
                 topic = f"{scenario}-{client.name}".replace(" ", "-")
-                started[scenario, client.name] = pool.submit(SCENARIOS[scenario], cluster, client, topic)
+                chosen = one_by_one if scenario == "configs" else pool
+                started[scenario, client.name] = chosen.submit(SCENARIOS[scenario], cluster, client, topic)
         yield started
         pool.shutdown(cancel_futures=True)
+        one_by_one.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize(("scenario", "client"), PAIRS)
@@ -139,6 +163,18 @@ def test_matrix(scenario: str, client: Client, outcomes: dict[tuple[str, str], F
 
 def records(client: Client, numbers: range) -> list[tuple[str, str, str]]:
     return sorted((f"k{i}", f"v{i}", f"h{i}" if client.has("headers") else "-") for i in numbers)
+
+
+def changed(cluster: KlammCluster, kind: ResourceType, name: str) -> dict[str, str]:
+    """The overrides of a topic or a broker, as librdkafka sees them."""
+    overrides = {
+        ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    }
+    resource = ConfigResource(kind, name)
+    asked = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    found = asked.describe_configs([resource])[resource].result(30)
+    return {key: entry.value for key, entry in found.items() if entry.source == overrides[kind].value}
 
 
 def content(seen: list[Seen]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -122,32 +122,51 @@ def test_words_are_counted_exactly_once(
     assert seen == {word: list(range(1, number + 1)) for word, number in expected.items()}
 
 
-def worker_properties(cluster: KlammCluster, port: int) -> str:
-    settings = {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": "connect",
-        "config.storage.topic": "connect-configs",
-        "offset.storage.topic": "connect-offsets",
-        "status.storage.topic": "connect-status",
-        "offset.storage.partitions": PARTITIONS,
-        "status.storage.partitions": PARTITIONS,
-        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "exactly.once.source.support": "enabled",
-        "scheduled.rebalance.max.delay.ms": 0,
-        "offset.flush.interval.ms": 500,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 500,
-        "listeners": f"http://127.0.0.1:{port}",
-    }
+def as_properties(settings: Mapping[str, object]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def put_connector(port: int, name: str, **configuration: str) -> bool:
-    body = {key.replace("_", "."): value for key, value in configuration.items()}
+def worker_properties(cluster: KlammCluster, port: int, **more: object) -> str:
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.flush.interval.ms": 500,
+        "listeners": f"http://127.0.0.1:{port}",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    return as_properties(settings)
+
+
+def distributed_properties(cluster: KlammCluster, port: int) -> str:
+    return worker_properties(
+        cluster,
+        port,
+        group_id="connect",
+        config_storage_topic="connect-configs",
+        offset_storage_topic="connect-offsets",
+        status_storage_topic="connect-status",
+        offset_storage_partitions=PARTITIONS,
+        status_storage_partitions=PARTITIONS,
+        exactly_once_source_support="enabled",
+        scheduled_rebalance_max_delay_ms=0,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=500,
+    )
+
+
+def file_connectors(topic: str, source: Path, sink: Path) -> dict[str, dict[str, str]]:
+    package = "org.apache.kafka.connect.file.FileStream"
+    return {
+        "source": {"connector.class": f"{package}SourceConnector", "topic": topic, "file": str(source)},
+        "sink": {"connector.class": f"{package}SinkConnector", "topics": topic, "file": str(sink)},
+    }
+
+
+def put_connector(port: int, name: str, configuration: Mapping[str, str]) -> bool:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/connectors/{name}/config",
-        json.dumps(body).encode(),
+        json.dumps(configuration).encode(),
         {"Content-Type": "application/json"},
         method="PUT",
     )
@@ -164,9 +183,8 @@ def test_connect_copies_a_file_exactly_once(cluster: KlammCluster, tmp_path: Pat
     cluster.create_topic("copied", 1)
     port = reserve_port()
     properties = tmp_path / "worker.properties"
-    properties.write_text(worker_properties(cluster, port))
+    properties.write_text(distributed_properties(cluster, port))
     class_path = f"{clients.connect()}/*"
-    package = "org.apache.kafka.connect.file.FileStream"
     lines: list[str] = []
 
     def append(count: int) -> None:
@@ -182,12 +200,8 @@ def test_connect_copies_a_file_exactly_once(cluster: KlammCluster, tmp_path: Pat
     try:
         append(200)
         with jvm(log, class_path, *worker):
-            connectors = {
-                "source": {"connector_class": f"{package}SourceConnector", "topic": "copied", "file": str(source)},
-                "sink": {"connector_class": f"{package}SinkConnector", "topics": "copied", "file": str(sink)},
-            }
-            for name, configuration in connectors.items():
-                wait_until(name, lambda: put_connector(port, name, **configuration), WAIT_SECONDS)  # noqa: B023
+            for name, configuration in file_connectors("copied", source, sink).items():
+                wait_until(name, lambda: put_connector(port, name, configuration), WAIT_SECONDS)  # noqa: B023
             wait_until("the first lines", lambda: copied() == set(lines), WAIT_SECONDS)
         append(200)
         with jvm(log, class_path, *worker):
@@ -195,3 +209,25 @@ def test_connect_copies_a_file_exactly_once(cluster: KlammCluster, tmp_path: Pat
     finally:
         release_port(port)
     assert [value for _, value in committed(cluster, "copied", 1)] == lines
+
+
+def test_a_standalone_worker_copies_a_file(cluster: KlammCluster, tmp_path: Path) -> None:
+    """It keeps its offsets in a file. Its consumer is a member of a group, as that of a distributed one."""
+    source, sink, log = (tmp_path / name for name in ("source.txt", "sink.txt", "connect.log"))
+    lines = [f"line {number}" for number in range(200)]
+    source.write_text("".join(f"{line}\n" for line in lines))
+    cluster.create_topic("copied-alone", 1)
+    port = reserve_port()
+    worker = tmp_path / "worker.properties"
+    worker.write_text(worker_properties(cluster, port, offset_storage_file_filename=tmp_path / "offsets"))
+    files = []
+    for name, configuration in file_connectors("copied-alone", source, sink).items():
+        files.append(tmp_path / f"{name}.properties")
+        files[-1].write_text(as_properties({"name": f"alone-{name}", **configuration}))
+    program = ("org.apache.kafka.connect.cli.ConnectStandalone", str(worker), *map(str, files))
+    try:
+        with jvm(log, f"{clients.connect()}/*", *program):
+            wait_until("all lines", lambda: sink.exists() and sink.read_text() == source.read_text(), WAIT_SECONDS)
+    finally:
+        release_port(port)
+    assert [value for _, value in committed(cluster, "copied-alone", 1)] == lines

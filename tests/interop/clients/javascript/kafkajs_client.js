@@ -1,8 +1,24 @@
 // The programs of the client matrix with kafkajs. clients/README.md has the contract.
-const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = require("kafkajs")
+const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = require("kafkajs")
+const lz4 = require("lz4js")
+const zstd = require("@bokuweb/zstd-wasm")
 
 CompressionCodecs[CompressionTypes.Snappy] = require("kafkajs-snappy")
-const codecs = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy }
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async ({ buffer }) => Buffer.from(lz4.compress(buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+})
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async ({ buffer }) => Buffer.from(zstd.compress(buffer)),
+  decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
+})
+const codecs = {
+  none: CompressionTypes.None,
+  gzip: CompressionTypes.GZIP,
+  snappy: CompressionTypes.Snappy,
+  lz4: CompressionTypes.LZ4,
+  zstd: CompressionTypes.ZSTD,
+}
 
 const client = (bootstrap) => new Kafka({ brokers: bootstrap.split(","), logLevel: logLevel.ERROR })
 
@@ -54,10 +70,11 @@ async function transact(bootstrap, topic, transactionalId) {
   await producer.disconnect()
 }
 
-async function create(bootstrap, topic) {
+async function create(bootstrap, topic, oldTopic) {
   const asked = client(bootstrap).admin()
   await asked.connect()
   await asked.createTopics({ topics: [{ topic, numPartitions: 4, replicationFactor: 3 }], waitForLeaders: false })
+  await asked.deleteTopics({ topics: [oldTopic] })
   await asked.disconnect()
 }
 
@@ -69,9 +86,37 @@ async function describe(bootstrap, topic) {
   await asked.disconnect()
 }
 
+async function configure(bootstrap, topic, backoff) {
+  const asked = client(bootstrap).admin()
+  await asked.connect()
+  await asked.createPartitions({ topicPartitions: [{ topic, count: 6 }] })
+  const described = async (type, name) => {
+    const { resources } = await asked.describeConfigs({ resources: [{ type, name }] })
+    return Object.fromEntries(resources[0].configEntries.map(({ configName, configValue }) => [configName, configValue]))
+  }
+  console.log("broker", (await described(ConfigResourceTypes.BROKER, "1"))["log.segment.bytes"])
+  const entries = (settings) => Object.entries(settings).map(([name, value]) => ({ name, value }))
+  await asked.alterConfigs({
+    resources: [
+      {
+        type: ConfigResourceTypes.TOPIC,
+        name: topic,
+        configEntries: entries({ "retention.ms": "100000", "max.message.bytes": "200000" }),
+      },
+      { type: ConfigResourceTypes.BROKER, name: "1", configEntries: entries({ "log.cleaner.backoff.ms": backoff }) },
+    ],
+  })
+  const found = await described(ConfigResourceTypes.TOPIC, topic)
+  console.log("topic", found["retention.ms"], found["max.message.bytes"])
+  await asked.disconnect()
+}
+
 const [verb, ...words] = process.argv.slice(2)
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = "1"
-;({ produce, consume, transact, create, describe })[verb](...words).catch((error) => {
-  console.error(error)
-  process.exit(1)
-})
+zstd
+  .init()
+  .then(() => ({ produce, consume, transact, create, describe, configure })[verb](...words))
+  .catch((error) => {
+    console.error(error)
+    process.exit(1)
+  })

@@ -6,7 +6,8 @@ import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 
 def say(*words: object) -> None:
@@ -73,10 +74,11 @@ async def transact(bootstrap: str, topic: str, transactional_id: str) -> None:
             await end()
 
 
-async def create(bootstrap: str, topic: str) -> None:
+async def create(bootstrap: str, topic: str, old_topic: str) -> None:
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     await client.create_topics([NewTopic(topic, num_partitions=4, replication_factor=3)])
+    await client.delete_topics([old_topic])
     await client.close()
 
 
@@ -86,6 +88,29 @@ async def describe(bootstrap: str, topic: str) -> None:
     (described,) = await client.describe_topics([topic])
     say("partitions", len(described["partitions"]))
     await client.close()
+
+
+async def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await client.start()
+    await client.create_partitions({topic: NewPartitions(6)})
+    say("broker", (await described(client, ConfigResourceType.BROKER, "1"))["log.segment.bytes"])
+    settings = {"retention.ms": "100000", "max.message.bytes": "200000"}
+    await client.alter_configs(
+        [
+            ConfigResource(ConfigResourceType.TOPIC, topic, settings),
+            ConfigResource(ConfigResourceType.BROKER, "1", {"log.cleaner.backoff.ms": backoff}),
+        ]
+    )
+    found = await described(client, ConfigResourceType.TOPIC, topic)
+    say("topic", found["retention.ms"], found["max.message.bytes"])
+    await client.close()
+
+
+async def described(client: AIOKafkaAdminClient, kind: ConfigResourceType, name: str) -> dict[str, str]:
+    answers = await client.describe_configs([ConfigResource(kind, name)])
+    ((*_, entries),) = [resource for answer in answers for resource in answer.resources]
+    return {entry[0]: entry[1] for entry in entries}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,15 @@ import signal
 import sys
 
 from confluent_kafka import Consumer, Producer, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 
 def say(*words: object) -> None:
@@ -77,15 +85,38 @@ def transact(bootstrap: str, topic: str, transactional_id: str) -> None:
         end(60)
 
 
-def create(bootstrap: str, topic: str) -> None:
+def create(bootstrap: str, topic: str, old_topic: str) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     client.create_topics([NewTopic(topic, 4, 3)])[topic].result(60)
+    client.delete_topics([old_topic])[old_topic].result(60)
 
 
 def describe(bootstrap: str, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     described = client.describe_topics(TopicCollection([topic]))[topic].result(60)
     say("partitions", len(described.partitions))
+
+
+def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.create_partitions([NewPartitions(topic, 6)])[topic].result(60)
+    say("broker", described(client, ResourceType.BROKER, "1")["log.segment.bytes"].value)
+    whole = ConfigResource(ResourceType.TOPIC, topic, set_config={"retention.ms": "100000"})
+    client.alter_configs([whole])[whole].result(60)
+    for kind, name, key, value in (
+        (ResourceType.TOPIC, topic, "max.message.bytes", "200000"),
+        (ResourceType.BROKER, "1", "log.cleaner.backoff.ms", backoff),
+    ):
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        change = ConfigResource(kind, name, incremental_configs=[entry])
+        client.incremental_alter_configs([change])[change].result(60)
+    found = described(client, ResourceType.TOPIC, topic)
+    say("topic", found["retention.ms"].value, found["max.message.bytes"].value)
+
+
+def described(client: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    resource = ConfigResource(kind, name)
+    return client.describe_configs([resource])[resource].result(60)
 
 
 if __name__ == "__main__":

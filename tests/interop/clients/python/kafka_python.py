@@ -4,10 +4,11 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, __version__
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic
 
-POLL_MS = 3_000  # kafka-python 3.0.12 forgets an assignment that comes while a poll ends, so polls are long
+# kafka-python 3.0.12 forgets an assignment that comes while a poll ends, so its polls are long.
+POLL_MS = 500 if __version__.startswith("2.") else 3_000
 
 
 def say(*words: object) -> None:
@@ -80,9 +81,10 @@ def transact(bootstrap: str, topic: str, transactional_id: str) -> None:
     producer.close()
 
 
-def create(bootstrap: str, topic: str) -> None:
+def create(bootstrap: str, topic: str, old_topic: str) -> None:
     client = KafkaAdminClient(bootstrap_servers=bootstrap)
     client.create_topics([NewTopic(topic, num_partitions=4, replication_factor=3)])
+    client.delete_topics([old_topic])
     client.close()
 
 
@@ -91,6 +93,34 @@ def describe(bootstrap: str, topic: str) -> None:
     (described,) = client.describe_topics([topic])
     say("partitions", len(described["partitions"]))
     client.close()
+
+
+def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    client.create_partitions({topic: NewPartitions(6)})
+    say("broker", described(client, ConfigResourceType.BROKER, "1")["log.segment.bytes"])
+    if __version__.startswith("2."):  # it sends changes of a broker's configuration to any broker, and has no others
+        settings = {"retention.ms": "100000", "max.message.bytes": "200000"}
+        client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+    else:
+        for kind, name, key, value, incremental in (
+            (ConfigResourceType.TOPIC, topic, "retention.ms", "100000", False),
+            (ConfigResourceType.TOPIC, topic, "max.message.bytes", "200000", True),
+            (ConfigResourceType.BROKER, "1", "log.cleaner.backoff.ms", backoff, True),
+        ):
+            client.alter_configs([ConfigResource(kind, name, {key: value})], incremental=incremental)
+    found = described(client, ConfigResourceType.TOPIC, topic)
+    say("topic", found["retention.ms"], found["max.message.bytes"])
+    client.close()
+
+
+def described(client: KafkaAdminClient, kind: ConfigResourceType, name: str) -> dict[str, str]:
+    resource = ConfigResource(kind, name)
+    if __version__.startswith("2."):
+        ((*_, entries),) = client.describe_configs([resource])[0].resources
+        return {entry[0]: entry[1] for entry in entries}
+    ((found,),) = [named.values() for named in client.describe_configs([resource], config_filter="all").values()]
+    return {key: entry["value"] for key, entry in found.items()}
 
 
 if __name__ == "__main__":

@@ -114,10 +114,12 @@ func transact(bootstrap, topic, id string) {
 	}
 }
 
-func create(bootstrap, topic string) {
+func create(bootstrap, topic, oldTopic string) {
 	asked := kadm.NewClient(client(bootstrap))
 	defer asked.Close()
 	_, err := asked.CreateTopic(context.Background(), 4, 3, nil, topic)
+	check(err)
+	_, err = asked.DeleteTopic(context.Background(), oldTopic)
 	check(err)
 }
 
@@ -127,6 +129,43 @@ func describe(bootstrap, topic string) {
 	described, err := asked.ListTopics(context.Background(), topic)
 	check(err)
 	fmt.Println("partitions", len(described[topic].Partitions))
+}
+
+func configure(bootstrap, topic, backoff string) {
+	ctx := context.Background()
+	asked := kadm.NewClient(client(bootstrap))
+	defer asked.Close()
+	grown, err := asked.UpdatePartitions(ctx, 6, topic)
+	check(err)
+	check(grown.Error())
+	brokers, err := asked.DescribeBrokerConfigs(ctx, 1)
+	check(err)
+	fmt.Println("broker", value(brokers, "log.segment.bytes"))
+	altered := func(responses kadm.AlterConfigsResponses, err error) {
+		check(err)
+		for _, one := range responses {
+			check(one.Err)
+		}
+	}
+	set := func(key, value string) []kadm.AlterConfig {
+		return []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
+	}
+	altered(asked.AlterTopicConfigsState(ctx, set("retention.ms", "100000"), topic))
+	altered(asked.AlterTopicConfigs(ctx, set("max.message.bytes", "200000"), topic))
+	altered(asked.AlterBrokerConfigs(ctx, set("log.cleaner.backoff.ms", backoff), 1))
+	topics, err := asked.DescribeTopicConfigs(ctx, topic)
+	check(err)
+	fmt.Println("topic", value(topics, "retention.ms"), value(topics, "max.message.bytes"))
+}
+
+func value(described kadm.ResourceConfigs, key string) string {
+	check(described[0].Err)
+	for _, config := range described[0].Configs {
+		if config.Key == key {
+			return config.MaybeValue()
+		}
+	}
+	return "-"
 }
 
 func main() {
@@ -139,8 +178,10 @@ func main() {
 	case "transact":
 		transact(a[0], a[1], a[2])
 	case "create":
-		create(a[0], a[1])
+		create(a[0], a[1], a[2])
 	case "describe":
 		describe(a[0], a[1])
+	case "configure":
+		configure(a[0], a[1], a[2])
 	}
 }

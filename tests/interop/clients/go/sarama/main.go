@@ -126,10 +126,11 @@ func transact(brokers []string, topic, id string) {
 	check(producer.Close())
 }
 
-func create(brokers []string, topic string) {
+func create(brokers []string, topic, oldTopic string) {
 	asked, err := sarama.NewClusterAdmin(brokers, settings())
 	check(err)
 	check(asked.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 3}, false))
+	check(asked.DeleteTopic(oldTopic))
 	check(asked.Close())
 }
 
@@ -142,6 +143,37 @@ func describe(brokers []string, topic string) {
 	check(asked.Close())
 }
 
+func configure(brokers []string, topic, backoff string) {
+	asked, err := sarama.NewClusterAdmin(brokers, settings())
+	check(err)
+	check(asked.CreatePartitions(topic, 6, nil, false))
+	fmt.Println("broker", value(asked, sarama.BrokerResource, "1", "log.segment.bytes"))
+	retention := "100000"
+	check(asked.AlterConfig(sarama.TopicResource, topic, map[string]*string{"retention.ms": &retention}, false))
+	set := func(kind sarama.ConfigResourceType, name, key, value string) {
+		change := sarama.IncrementalAlterConfigsEntry{Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &value}
+		entries := map[string]sarama.IncrementalAlterConfigsEntry{key: change}
+		check(asked.IncrementalAlterConfig(kind, name, entries, false))
+	}
+	set(sarama.TopicResource, topic, "max.message.bytes", "200000")
+	set(sarama.BrokerResource, "1", "log.cleaner.backoff.ms", backoff)
+	kind := sarama.TopicResource
+	fmt.Println("topic", value(asked, kind, topic, "retention.ms"), value(asked, kind, topic, "max.message.bytes"))
+	check(asked.Close())
+}
+
+func value(asked sarama.ClusterAdmin, kind sarama.ConfigResourceType, name, key string) string {
+	resource := &sarama.ConfigResource{Type: kind, Name: name}
+	described, err := asked.DescribeConfigs([]*sarama.ConfigResource{resource}, sarama.DescribeConfigsOptions{})
+	check(err)
+	for _, entry := range described[0].Configs {
+		if entry.Name == key {
+			return entry.Value
+		}
+	}
+	return "-"
+}
+
 func main() {
 	brokers, a := strings.Split(os.Args[2], ","), os.Args[3:]
 	switch os.Args[1] {
@@ -152,8 +184,10 @@ func main() {
 	case "transact":
 		transact(brokers, a[0], a[1])
 	case "create":
-		create(brokers, a[0])
+		create(brokers, a[0], a[1])
 	case "describe":
 		describe(brokers, a[0])
+	case "configure":
+		configure(brokers, a[0], a[1])
 	}
 }
