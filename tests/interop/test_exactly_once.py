@@ -17,6 +17,9 @@ from .transaction_writer import again
 PARTITIONS = 3
 GROUP, CHAIN = "chain-group", "chain"
 PATIENCE_S = 15
+RECONNECT_MS = 1_000
+"""librdkafka sends offsets to the group's coordinator that it remembers. If that one is dead, librdkafka looks for
+another each time that it fails to connect, and its pauses between attempts grow to ten seconds by default."""
 PROPERTIES = {
     "transaction.state.log.num.partitions": "3",
     "offsets.topic.num.partitions": "3",
@@ -70,9 +73,9 @@ class Chain:
                     while not self._stop.is_set():
                         self._step(consumer, producer)
                 except KafkaException as error:
-                    # Fenced by the timeout of a long fail-over, or the offsets were not taken in time: librdkafka sends
-                    # them to the coordinator that it remembers, and if that one is dead, it looks for another only when
-                    # one of its connections changes. A new producer asks, and fences the old one.
+                    # Fenced by the timeout of a long fail-over, or the offsets were not taken in time. If librdkafka
+                    # loses a question for the coordinator, it waits until any of its connections changes. A new
+                    # producer asks again, and fences the old one.
                     assert error.args[0].fatal() or error.args[0].retriable(), error
                     self.restarts += 1
                 finally:
@@ -90,11 +93,17 @@ class Chain:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
             }
         )
         consumer.subscribe(["input"])
         producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "transactional.id": CHAIN, "transaction.timeout.ms": 60_000}
+            {
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": CHAIN,
+                "transaction.timeout.ms": 60_000,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
+            }
         )
         again(lambda: producer.init_transactions(30))
         return consumer, producer

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from klamm.broker.coordinators.internal_topic import partition_for
+from klamm.broker.handlers import find_coordinator
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.model.partition import Assignment
@@ -39,6 +42,31 @@ async def find(one: OneBroker, key: str, key_type: int = GROUP, version: int = 3
 
 
 NOT_AVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_coordinator, "LEADER_WAIT_S", 0)
+
+
+@pytest.mark.parametrize("moment", ["not informed", "no topic", "no leader", "a dead leader"])
+async def test_the_answer_waits_for_a_leader(one: OneBroker, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Otherwise librdkafka gives up for good: it takes no more than three refusals within half a second."""
+    monkeypatch.setattr(find_coordinator, "LEADER_WAIT_S", 60)
+    if moment != "not informed":
+        await one.told()
+    if moment == "no leader":
+        await one.told(topic_name=OFFSETS, partitions=50, leader=-1)
+    elif moment == "a dead leader":
+        await one.told(topic_name=OFFSETS, partitions=50, leader=3)
+    if moment != "no topic":
+        one.zk.put(topic.path(OFFSETS), topic.encode(dict.fromkeys(range(50), Assignment((1, 2)))))
+    asking = asyncio.create_task(find(one, "test"))
+    await asyncio.sleep(0.01)
+    assert not asking.done()
+    await one.told(topic_name=OFFSETS, partitions=50, leader=2)
+    async with asyncio.timeout(5):
+        assert await asking == (ErrorCode.NONE, 2, "host2", 9092)
 
 
 async def test_the_first_question_creates_the_topic(one: OneBroker) -> None:

@@ -1,8 +1,7 @@
 """FindCoordinator (10): the broker that coordinates a group or a transactional id.
 
-It is the leader of the key's partition in the coordinator's topic, which the first question creates. Until that
-partition has a live leader on the client's listener, the answer is COORDINATOR_NOT_AVAILABLE, and the client asks
-again.
+It is the leader of the key's partition in the coordinator's topic, which the first question creates. The answer waits
+a while for a live leader on the client's listener. Then it is COORDINATOR_NOT_AVAILABLE, and the client asks again.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ _RESPONSE: Final = response_class(ApiKey.FIND_COORDINATOR)
 GROUP: Final = 0
 TRANSACTION: Final = 1
 VERSION_KEY_TYPE: Final = 1
+LEADER_WAIT_S: Final = 2.0
+"""A fail-over or the creation of the topic rarely takes longer. librdkafka gives up after three refusals within half a
+second, and then a producer that commits offsets in a transaction waits for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +65,25 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
 async def _leader_of(
     services: Services, context: RequestContext, topic: InternalTopic, key: str
 ) -> tuple[BrokerId, Endpoint]:
-    if not services.metadata.is_informed:
+    known = services.metadata
+    if not await known.wait_until(lambda: known.is_informed, LEADER_WAIT_S, context.connection):
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker does not know the cluster yet")
     if not topic.exists:
         await _create(topic)
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name} has just been created")
-    metadata = services.metadata.partition(await topic.partition_of(key))
-    leader = NO_LEADER if metadata is None else metadata.leader
-    endpoint = services.metadata.endpoint(leader, context.listener)
-    if endpoint is None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return leader, endpoint
+    name = await topic.partition_of(key)
+
+    def leader() -> BrokerId:
+        partition = known.partition(name)
+        return NO_LEADER if partition is None else partition.leader
+
+    def endpoint() -> Endpoint | None:
+        return known.endpoint(leader(), context.listener)
+
+    await known.wait_until(lambda: endpoint() is not None, LEADER_WAIT_S, context.connection)
+    found = endpoint()
+    if found is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} has no leader that this broker knows")
+    return leader(), found
 
 
 async def _create(topic: InternalTopic) -> None:
