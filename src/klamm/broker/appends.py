@@ -17,11 +17,13 @@ from klamm.broker.partition import Partition
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_traffic import TopicTraffic
 from klamm.log.log_results import AppendInfo
+from klamm.log.producers.producer_state import ProducerState
 from klamm.log.validation import COSTLY_BYTES_MIN, AppendOrigin, InvalidRecords, PreparedAppend
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.requests import ClientConnection
+from klamm.wire.batch import iter_batches
 from klamm.wire.produce import ProduceResult
 
 ACKS_ALL: Final = -1
@@ -33,11 +35,14 @@ NOTHING_PREPARED: Final[Mapping[TopicPartition, PreparedAppend | KafkaError]] = 
 class Appends:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
+        self._producers_max = replicas.config.max_producers_per_partition
         self.traffic = TopicTraffic()
         replicas.gauges.led.when_gone.append(self.traffic.forget)
         self.bytes_in = 0
         self.messages_in = 0
         self.failed_requests = 0
+        self.refused_producers = 0
+        """Batches of producers that were refused because a partition remembers too many."""
 
     async def append(
         self,
@@ -146,7 +151,18 @@ class Appends:
             )
         if isinstance(records, KafkaError):
             raise records
+        if partition.log is not None and len(partition.log.producers) >= self._producers_max:
+            self._refuse_new_producer(partition.log.producers, records)
         return partition, partition.append_as_leader(records, acks=acks, origin=origin)
+
+    def _refuse_new_producer(self, known: ProducerState, records: Buffer | PreparedAppend) -> None:
+        """Anybody can make producer ids up. Those that are known go on, and markers end their transactions."""
+        view = records.records if isinstance(records, PreparedAppend) else memoryview(records)
+        for _, header in iter_batches(view):
+            if header.has_producer_id and not header.is_control and known.get(header.producer_id) is None:
+                self.refused_producers += 1
+                reason = f"the partition remembers klamm.max.producers.per.partition={self._producers_max} producers"
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
 
     def _failed(self, name: TopicPartition, error: KafkaError) -> ProduceResult:
         self.failed_requests += 1

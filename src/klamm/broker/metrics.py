@@ -82,6 +82,7 @@ def register_metrics(
     read(SERVER, TOPICS, "TotalProduceRequestsPerSec", partial(_count_of, requests, ApiKey.PRODUCE))
     read(SERVER, TOPICS, "TotalFetchRequestsPerSec", partial(_count_of, requests, ApiKey.FETCH))
     read(SERVER, TOPICS, "FailedProduceRequestsPerSec", lambda: appends.failed_requests)
+    read("klamm.server", "Producers", "refused-batches-count", lambda: appends.refused_producers)
     read(SERVER, TOPICS, "BytesOutPerSec", lambda: reads.bytes_out)
     read(SERVER, TOPICS, "ReplicationBytesOutPerSec", lambda: reads.replication_bytes_out)
     read(SERVER, TOPICS, "ReassignmentBytesOutPerSec", lambda: reads.reassignment_bytes_out)

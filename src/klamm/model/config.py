@@ -251,6 +251,14 @@ class BrokerConfig:
     """Directory of state-change.log and state-change.json; by default the first usable one of log.dirs."""
     max_partitions_per_topic: int = integer("klamm.max.partitions.per.topic", 50_000, least=1, most=INT_MAX)
     """Limits one request: the assignment of a topic is one znode, which ZooKeeper limits to a megabyte."""
+    max_producers_per_partition: int = integer("klamm.max.producers.per.partition", 100_000, least=1, most=INT_MAX)
+    """A partition remembers each producer id for a week, and anybody can make ids up. About a kilobyte each."""
+    max_transactional_ids: int = integer("klamm.max.transactional.ids", 1_000_000, least=1, most=INT_MAX)
+    """Transactional ids of this broker that new ones are added to. Each is kept for a week."""
+    group_bytes_max: int = integer("klamm.group.bytes.max", 1 << 30, least=1 << 20)
+    """Memory for groups, members and offsets of this broker, as `broker/coordinators/groups/group.py` estimates it."""
+    group_member_bytes_max: int = integer("klamm.group.member.bytes.max", 4 << 20, least=1 << 10, most=INT_MAX)
+    """Names and metadata of the protocols of one member."""
     response_bytes_max: int = integer("klamm.response.bytes.max", 128 << 20, least=1 << 20)
     """Bytes of responses to consumers that are not sent yet. A fetch gets a sixteenth of what is left at most, so slow
     consumers cannot fill the memory."""

@@ -125,6 +125,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "klamm.fast.failover": "Replace a broker whose port refuses connections before its session ends.",
     "klamm.state.change.log.dir": "The directory of state-change.log; empty means that of the first log directory.",
     "klamm.max.partitions.per.topic": "The largest number of partitions of one topic.",
+    "klamm.max.producers.per.partition": "Producer ids that a partition remembers; further ones are refused.",
+    "klamm.max.transactional.ids": "Transactional ids that a broker coordinates; further ones are refused.",
+    "klamm.group.bytes.max": "Memory for the groups of a broker; beyond it, no group, member or offset is added.",
+    "klamm.group.member.bytes.max": "The largest JoinGroup: names and metadata of the protocols of a member.",
     "klamm.response.bytes.max": "Bytes of responses to consumers that are not sent yet; further fetches get less.",
     "klamm.http.listener": "HOST:PORT of the HTTP listener, which serves /metrics; empty means none.",
     # Only in /config/brokers/<id>

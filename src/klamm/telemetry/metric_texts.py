@@ -163,11 +163,19 @@ METRIC_TEXTS: Final[dict[str, dict[str, str]]] = {
         "UnknownDestinationQueueSize": "markers for partitions without a known leader",
         "LogAppendRetryQueueSize": "ends of transactions that wait to be written",
     },
-    "klamm.server:group-coordinator-metrics": {"damaged-records-count": "records of groups that cannot be understood"},
+    "klamm.server:group-coordinator-metrics": {
+        "damaged-records-count": "records of groups that cannot be understood",
+        "held-bytes": "memory that groups, members and offsets take, as an estimate (`klamm.group.bytes.max`)",
+        "refused-for-size-count": "groups, members and offsets that were refused: too large, or too many",
+    },
     "klamm.server:transaction-coordinator-metrics": {
         "transactional-id-count": "transactional ids that this broker coordinates",
         "fenced-markers-count": "markers that a partition refused because of a newer coordinator",
         "damaged-records-count": "records of transactions that cannot be understood",
+        "refused-transactional-ids-count": "new transactional ids beyond `klamm.max.transactional.ids`",
+    },
+    "klamm.server:Producers": {
+        "refused-batches-count": "batches of new producers beyond `klamm.max.producers.per.partition`",
     },
     "klamm.server:EventLoop": {
         "HoldMs": "turns of the event loop above 50 ms",

@@ -54,6 +54,7 @@ class FakeLog:
         """What leaders appended, as they gave it."""
         self.log_start_offset = 0
         self.high_watermark = 0
+        self.producers: tuple[()] = ()
         self.unstable: int | None = None
         self.failed = False
         self.corrupt_once = False

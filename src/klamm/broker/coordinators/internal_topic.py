@@ -18,6 +18,8 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 
 INT_MIN: Final = -(2**31)
+KEY_BYTES_MAX: Final = 32_767
+"""What a string in the key of a record can hold. A request can hold more, and to hash that would hold the loop."""
 
 
 def java_hash(text: str) -> int:
@@ -37,6 +39,10 @@ def partition_for(key: str, partitions: int) -> int:
     """The absolute value of the smallest integer does not exist in Java; Kafka takes 0 for it."""
     value = java_hash(key)
     return 0 if value == INT_MIN else abs(value) % partitions
+
+
+def fits_a_key(text: str) -> bool:
+    return len(text) <= KEY_BYTES_MAX and len(text.encode()) <= KEY_BYTES_MAX
 
 
 class TopicShape(NamedTuple):
@@ -93,7 +99,10 @@ class InternalTopic:
         return None if self._count is None else TopicPartition(self.name, partition_for(key, self._count))
 
     async def partition_of(self, key: str) -> TopicPartition:
-        """Raises COORDINATOR_NOT_AVAILABLE while the topic does not exist, and ZooKeeperError."""
+        """Raises INVALID_REQUEST for a key that is too long, COORDINATOR_NOT_AVAILABLE while the topic does not exist,
+        and ZooKeeperError."""
+        if not fits_a_key(key):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a key of more than {KEY_BYTES_MAX} bytes")
         if self._count is None or not self.exists:
             await self.read_count()
         found = self.known_partition_of(key)

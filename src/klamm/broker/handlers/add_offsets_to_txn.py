@@ -44,5 +44,7 @@ async def _offsets_partition(services: Services, group_id: str) -> TopicPartitio
             await services.offsets_topic.ensure()
         return await services.offsets_topic.partition_of(group_id)
     except (KafkaError, ZooKeeperError, ZNodeError) as error:
+        if isinstance(error, KafkaError) and error.code is ErrorCode.INVALID_REQUEST:
+            raise
         log.warning("cannot find the partition of group %r now: %s", group_id, error)
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error  # clients retry it

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from klamm.broker.coordinators.groups import rebalance
 from klamm.broker.coordinators.groups.execution import Execution
 from klamm.broker.coordinators.groups.expiry import MINUTE_MS, expired_offsets, is_over
-from klamm.broker.coordinators.groups.group import Group, State
+from klamm.broker.coordinators.groups.group import GROUP_BYTES, OFFSET_BYTES, Group, State
 from klamm.broker.coordinators.groups.group_log import EncodedBatch, GroupLog, Producer, commit_error
 from klamm.broker.coordinators.groups.offsets import Offsets
 from klamm.broker.coordinators.groups.records import Offset
@@ -55,6 +55,7 @@ class Commits:
         accepted, errors = await self._limit_metadata(offsets)
         partition = self._registry.check(group_id, may_be_empty=True)
         assert group_id is not None
+        self._refuse_without_room(group_id, accepted, errors)
         batch = await self._log.encode_offsets(partition, group_id, accepted)
         self._registry.check(group_id, may_be_empty=True)
         # From here to the append nothing is awaited.
@@ -88,6 +89,7 @@ class Commits:
                 group.offsets.acknowledged(offsets, appended.record_offset)
             else:
                 group.offsets.failed(offsets)
+            self._registry.weigh(group)
         if error is ErrorCode.NONE:
             self.committed += len(offsets)
         return commit_error(error)
@@ -99,6 +101,7 @@ class Commits:
         accepted, errors = await self._limit_metadata(offsets)
         partition = self._registry.check(group_id)
         assert group_id is not None
+        self._refuse_without_room(group_id, accepted, errors)
         batch = await self._log.encode_offsets(partition, group_id, accepted, producer)
         self._registry.check(group_id)
         # From here to the append nothing is awaited.
@@ -127,6 +130,7 @@ class Commits:
         if appended.error is ErrorCode.NONE:
             group.offsets.stage(producer.id, offsets, appended.record_offset)
             self._registry.open_transaction(producer.id, group.id)
+            self._registry.weigh(group)
         error = await self._log.acknowledged(appended)
         if error is ErrorCode.NONE:
             self.committed += len(offsets)
@@ -138,6 +142,7 @@ class Commits:
             group = self._registry.get(name)
             if group is not None and group.partition == offsets_partition:
                 group.offsets.end_transaction(producer_id, committed=committed)
+                self._registry.weigh(group)
                 self._registry.close_transaction(producer_id, name)
 
     def forget_if_void(self, group: Group) -> None:
@@ -155,6 +160,17 @@ class Commits:
             else:
                 accepted[partition] = value
         return accepted, errors
+
+    def _refuse_without_room(self, group_id: str, accepted: dict[TopicPartition, Offset], errors: Errors) -> None:
+        """A full memory takes no offsets of further partitions. Those that are there may move on."""
+        if self._registry.has_room(GROUP_BYTES + OFFSET_BYTES * len(accepted)):
+            return
+        group = self._registry.get(group_id)
+        new = [name for name in accepted if group is None or name not in group.offsets.committed]
+        for name in new:
+            del accepted[name]
+            errors[name] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        self._registry.refused += len(new)
 
     # --- fetches ---
 
@@ -207,6 +223,7 @@ class Commits:
         """Offsets go, and with the last one the group, if nothing else is left of it."""
         producers = list(group.offsets.transactional)
         group.offsets.remove(partitions)
+        self._registry.weigh(group)
         for producer in producers:
             if producer not in group.offsets.transactional:
                 self._registry.close_transaction(producer, group.id)

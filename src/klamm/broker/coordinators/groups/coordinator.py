@@ -70,7 +70,7 @@ class GroupCoordinator:
         self._config = config
         self._random = random
         self._replicas = replicas
-        self.registry = GroupRegistry(topic)
+        self.registry = GroupRegistry(topic, config.group_bytes_max)
         clock = replicas.clock
         group_log = GroupLog(config, clock, appends, replicas, pool)
         rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_size)
@@ -113,12 +113,16 @@ class GroupCoordinator:
         shortest, longest = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if not joins.is_reasonable(request, self._config.group_member_bytes_max):
+            self.registry.refused += 1
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
         group = self.registry.get(group_id)
-        if group is None:
-            if request.member_id != NO_MEMBER:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            group = self.registry.create(group_id)
-        return group
+        if group is None and request.member_id != NO_MEMBER:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if not self.registry.has_room(joins.growth(group, request)):
+            self.registry.refused += 1
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        return self.registry.create(group_id) if group is None else group
 
     async def sync(self, group_id: str, request: Sync, client: ClientConnection | None = None) -> SyncAnswer:
         try:

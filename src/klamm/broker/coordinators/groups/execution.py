@@ -70,6 +70,7 @@ class Execution:
         _settle_in_slices(iter(turn.answers))
         for call in turn.dropped:
             _close(call, "a later request of the same member replaces it")
+        self._registry.weigh(group)
         if turn.write is not None:
             self._write(group, turn.write)
 

@@ -11,11 +11,17 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
+from klamm.broker.coordinators.groups.events import Join
 from klamm.broker.coordinators.groups.members import Member
 from klamm.broker.coordinators.groups.offsets import GroupOffsets
 from klamm.broker.coordinators.groups.records import StoredGroup
 from klamm.broker.coordinators.groups.subscription import CONSUMER, topics_of
 from klamm.model.errors import ErrorCode, KlammError
+
+GROUP_BYTES: Final = 2_048
+PENDING_BYTES: Final = 512
+OFFSET_BYTES: Final = 512
+"""What an empty group, an id that was handed out and a committed offset take in memory, roughly."""
 
 
 class State(Enum):
@@ -55,6 +61,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """Instance id -> member id."""
+        self._members_bytes = 0
         self.pending_members: set[str] = set()
         """Ids that were handed out and have not come back (KIP-394)."""
         self.awaited_syncs: set[str] = set()
@@ -104,17 +111,36 @@ class Group:
     def can_rebalance(self) -> bool:
         return self.state in LEGAL_BEFORE[State.PREPARING_REBALANCE]
 
+    @property
+    def held_bytes(self) -> int:
+        """An estimate of the memory that it takes. Assignments are left out: together they fit into one record."""
+        members = self._members_bytes + PENDING_BYTES * len(self.pending_members)
+        return GROUP_BYTES + members + OFFSET_BYTES * self.offsets.count
+
     # --- members ---
 
     def add(self, member: Member) -> None:
         self.members[member.id] = member
+        self._members_bytes += member.held_bytes
         if member.instance_id is not None:
             self.static[member.instance_id] = member.id
         if self.leader is None:
             self.leader = member.id
 
+    def update(self, member: Member, request: Join) -> None:
+        """Take over what a rejoin or a restart changes."""
+        self._members_bytes -= member.held_bytes
+        member.update(request)
+        self._members_bytes += member.held_bytes
+
+    def restore(self, former: Member) -> None:
+        """The member is again what it was before an update."""
+        self._members_bytes += former.held_bytes - self.members[former.id].held_bytes
+        self.members[former.id] = former
+
     def remove(self, member: Member) -> None:
         del self.members[member.id]
+        self._members_bytes -= member.held_bytes
         self.awaited_syncs.discard(member.id)
         if member.instance_id is not None:
             self.static.pop(member.instance_id, None)

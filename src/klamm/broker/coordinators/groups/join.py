@@ -21,8 +21,8 @@ from klamm.broker.coordinators.groups.events import (
     Turn,
     Write,
 )
-from klamm.broker.coordinators.groups.group import Group, State
-from klamm.broker.coordinators.groups.members import Member
+from klamm.broker.coordinators.groups.group import GROUP_BYTES, Group, State
+from klamm.broker.coordinators.groups.members import MEMBER_BYTES, Member, bytes_of
 from klamm.broker.coordinators.groups.rebalance import (
     NEW_MEMBER_MS,
     Rules,
@@ -38,6 +38,11 @@ from klamm.model.errors import ErrorCode
 PENDING_MEMBERS_MAX: Final = 10_000
 """Ids that one group hands out and waits for. Anybody can ask for them, and each lives for a session timeout."""
 
+PROTOCOLS_MAX: Final = 100
+"""Clients offer a handful. The choice of a protocol compares those of all members."""
+NAME_BYTES_MAX: Final = 16_384
+"""A string in a group's record has at most 32,767 bytes, and a member's id is made of its client or instance id."""
+
 
 class Replacement(NamedTuple):
     """A static member that restarted in a stable group, until its new id is stored."""
@@ -47,6 +52,26 @@ class Replacement(NamedTuple):
     leader: str
     """The leader before. A restarted leader must not believe that it leads, or it would assign anew."""
     call: Call
+
+
+def is_reasonable(request: Join, bytes_max: int) -> bool:
+    """No client needs more, and a stranger gets no more."""
+    names = (request.client_id, request.instance_id or "", request.protocol_type, *(p[0] for p in request.protocols))
+    return (
+        len(request.protocols) <= PROTOCOLS_MAX
+        and bytes_of(request.protocols) <= bytes_max
+        and all(len(name) <= NAME_BYTES_MAX and len(name.encode()) <= NAME_BYTES_MAX for name in names)
+    )
+
+
+def growth(group: Group | None, request: Join) -> int:
+    """How many bytes more the group takes if the member is in it with these protocols."""
+    wanted = MEMBER_BYTES + bytes_of(request.protocols)
+    if group is None:
+        return GROUP_BYTES + wanted
+    known_as = group.static.get(request.instance_id or "", request.member_id)
+    member = group.members.get(known_as)
+    return wanted - (0 if member is None else member.held_bytes)
 
 
 def join(group: Group, request: Join, call: Call, rules: Rules, turn: Turn) -> None:
@@ -133,14 +158,14 @@ def _rejoin(group: Group, member: Member, request: Join, call: Call, rules: Rule
     if group.is_in(State.PREPARING_REBALANCE) or changed or leads_stable:
         _park(group, member, request, call, rules, turn)
         return
-    member.update(request)
+    group.update(member, request)
     turn.answer(call, current_generation(group, member))
 
 
 def _park(group: Group, member: Member, request: Join, call: Call, rules: Rules, turn: Turn) -> None:
     if member.join is not None:
         turn.dropped.append(member.join)
-    member.update(request)
+    group.update(member, request)
     member.join = call
     maybe_prepare(group, rules, turn)
 
@@ -154,7 +179,7 @@ def _replace(group: Group, member: Member, request: Join, call: Call, rules: Rul
     former.join = former.sync = None
     turn.cancel_timer(TimerKind.SESSION, member.id)
     group.rename(member.id, request.new_member_id)
-    member.update(request)
+    group.update(member, request)
     renew_session(member, turn)
     member.join = call
     if group.is_in(State.STABLE) and group.choose_protocol() == group.protocol:
@@ -188,6 +213,6 @@ def replacement_written(group: Group, write: Write, error: ErrorCode, turn: Turn
         return
     turn.cancel_timer(TimerKind.SESSION, member.id)
     group.rename(done.new_id, done.former.id)
-    group.members[done.former.id] = done.former
+    group.restore(done.former)
     renew_session(done.former, turn)
     turn.answer(done.call, JoinAnswer(error))

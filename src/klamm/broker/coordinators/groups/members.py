@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from klamm.broker.coordinators.groups.events import Call, Join, ListedMember, Protocols
 from klamm.broker.coordinators.groups.records import StoredMember
+
+MEMBER_BYTES: Final = 2_048
+"""What a member takes besides its protocols: the object, its ids, a timer, a parked call."""
+
+
+def bytes_of(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 @dataclass(slots=True)
@@ -50,6 +58,10 @@ class Member:
             ((protocol or "", stored.subscription),),
             stored.assignment,
         )
+
+    @property
+    def held_bytes(self) -> int:
+        return MEMBER_BYTES + bytes_of(self.protocols)
 
     @property
     def is_static(self) -> bool:

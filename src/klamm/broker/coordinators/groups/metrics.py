@@ -35,6 +35,8 @@ def register_group_metrics(metrics: MetricsRegistry, groups: GroupCoordinator) -
         lambda: sum(loading.load_times_ms) / max(1, len(loading.load_times_ms)),
     )
     read("klamm.server", "group-coordinator-metrics", "damaged-records-count", lambda: loading.damaged)
+    read("klamm.server", "group-coordinator-metrics", "held-bytes", lambda: registry.held_bytes)
+    read("klamm.server", "group-coordinator-metrics", "refused-for-size-count", lambda: registry.refused)
     for operation, kinds in (("Heartbeat", (TimerKind.SESSION, TimerKind.PENDING)), ("Rebalance", (TimerKind.JOIN,))):
         read(
             "kafka.server",

@@ -30,10 +30,17 @@ class GroupOffsets:
         """Written, not acknowledged yet."""
         self.transactional: dict[ProducerId, dict[TopicPartition, Committed]] = {}
         """In the log, to be decided by a marker of this producer."""
+        self._staged = 0
+        """The number of offsets in `transactional`."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.committed or self.pending or self.transactional)
+
+    @property
+    def count(self) -> int:
+        """Offsets that are held, decided or not."""
+        return len(self.committed) + self._staged
 
     def value(self, partition: TopicPartition) -> Offset | None:
         held = self.committed.get(partition)
@@ -77,10 +84,19 @@ class GroupOffsets:
 
     def stage(self, producer: ProducerId, values: Offsets, record_offset: int) -> None:
         held = self.transactional.setdefault(producer, {})
+        self._staged -= len(held)
         held.update((partition, Committed(record_offset, value)) for partition, value in values.items())
+        self._staged += len(held)
+
+    def unstage(self, producer: ProducerId, partition: TopicPartition) -> None:
+        """The transaction takes its offset of this partition back, and stays open."""
+        if self.transactional.setdefault(producer, {}).pop(partition, None) is not None:
+            self._staged -= 1
 
     def end_transaction(self, producer: ProducerId, *, committed: bool) -> None:
-        for partition, staged in self.transactional.pop(producer, {}).items():
+        ended = self.transactional.pop(producer, {})
+        self._staged -= len(ended)
+        for partition, staged in ended.items():
             if committed:
                 self.commit(partition, staged)
 
@@ -92,7 +108,7 @@ class GroupOffsets:
             self.committed.pop(partition, None)
             self.pending.pop(partition, None)
             for producer in [producer for producer, held in self.transactional.items() if partition in held]:
-                del self.transactional[producer][partition]
+                self.unstage(producer, partition)
                 if not self.transactional[producer]:
                     del self.transactional[producer]
 

@@ -68,19 +68,18 @@ class Replay:
                 self.foreign_keys += 1
 
     def _add_offset(self, key: OffsetKey, record: Record, record_offset: int, producer: ProducerId | None) -> None:
-        value = None if record.value is None else Committed(record_offset, decode_offset(record.value))
+        value = None if record.value is None else decode_offset(record.value)
         offsets = self._group(key.group).offsets
-        if producer is None:
-            held = offsets.committed
-        else:
-            held = offsets.transactional.setdefault(producer, {})
+        if producer is not None:
             self.open_transactions.setdefault(producer, set()).add(key.group)
-        if value is not None:
-            held[key.partition] = value
-        elif producer is not None:
-            held.pop(key.partition, None)
-        else:
+            if value is None:
+                offsets.unstage(producer, key.partition)
+            else:
+                offsets.stage(producer, {key.partition: value}, record_offset)
+        elif value is None:
             self._remove(key)
+        else:
+            offsets.committed[key.partition] = Committed(record_offset, value)
 
     def _remove(self, key: OffsetKey) -> None:
         """The tombstone of a removed offset also ends what open transactions had committed before it."""

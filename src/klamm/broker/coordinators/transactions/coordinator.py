@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from klamm.broker.coordinators.internal_topic import InternalTopic
+from klamm.broker.coordinators.internal_topic import InternalTopic, fits_a_key
 from klamm.broker.coordinators.ownership import Ownership
 from klamm.broker.coordinators.transactions import decisions
 from klamm.broker.coordinators.transactions.decisions import Decision, Expected, Keep, Refuse, TakeProducerId, Write
@@ -65,6 +65,8 @@ class TransactionCoordinator:
         self.markers = markers
         self._ownership = Ownership()
         self._partitions: dict[int, OwnedPartition] = {}
+        self.refused_ids = 0
+        """Transactional ids that were refused because there are too many."""
         self.completions_waiting = 0
         """Transactions whose markers are written, and whose completion could not be written yet."""
         self.load_ms_max = 0.0
@@ -141,6 +143,9 @@ class TransactionCoordinator:
         while True:
             owned, entry = self._find(transactional_id)
             now_ms = self._clock.wall_ms()
+            if entry is None and self.id_count >= self._config.max_transactional_ids:
+                self.refused_ids += 1
+                raise KafkaError(ErrorCode.POLICY_VIOLATION)
             if entry is None and new_id is not None:
                 entry = Entry(new_transaction(transactional_id, new_id, timeout_ms, now_ms))
                 owned.entries[transactional_id] = entry
@@ -228,7 +233,7 @@ class TransactionCoordinator:
     # --- steps of a change ---
 
     def _find(self, transactional_id: str) -> tuple[OwnedPartition, Entry | None]:
-        if not transactional_id:
+        if not transactional_id or not fits_a_key(transactional_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         name = self._topic.known_partition_of(transactional_id)
         index = None if name is None else name.partition

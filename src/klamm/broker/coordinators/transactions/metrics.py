@@ -21,3 +21,4 @@ def register_transaction_metrics(metrics: MetricsRegistry, transactions: Transac
     read(*OURS, "damaged-records-count", lambda: transactions.damaged)
     read(*OURS, "fenced-markers-count", lambda: markers.fenced)
     read(*OURS, "transactional-id-count", lambda: transactions.id_count)
+    read(*OURS, "refused-transactional-ids-count", lambda: transactions.refused_ids)
