@@ -169,6 +169,46 @@ async def test_members_hear_that_the_assignment_was_not_written(c: GroupNode) ->
     assert ((await waiting).error_code, c.state) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "PreparingRebalance")
 
 
+@coordinator()
+async def test_a_group_that_is_too_large_to_be_stored(c: GroupNode) -> None:
+    """As in Kafka, its members hear of it when the leader assigns; other groups do not."""
+    await c.stable(group="neighbour")
+    vast = (("range", bytes(600_000)),)
+    leader, follower = (answer.member_id for answer in await c.joined(2, protocols=vast))
+    waiting = start(c.sync(follower))
+    await pass_ms(1)
+    assert (await c.sync(leader)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert ((await waiting).error_code, c.state) == (ErrorCode.UNKNOWN_SERVER_ERROR, "PreparingRebalance")
+    assert (await c.describe("neighbour")).group_state == "Stable"
+    assert await c.leave(leader) and await c.leave(follower)
+    await c.stable()
+    assert c.state == "Stable", "smaller members can have it"
+
+
+@coordinator()
+async def test_a_full_disk_under_the_offsets(c: GroupNode) -> None:
+    """Clients look for the coordinator again, and find it here, until there is room. Nothing that was kept is lost."""
+    (member,) = await c.stable(session=60_000)
+    assert await c.commit({O0: 1}, member=member, generation=1) == [NONE]
+    disk = c.partition().log._disk
+    disk.room = 30  # a part of the next batch fits
+    assert await c.commit({O0: 2}, member=member, generation=1) == [ErrorCode.NOT_COORDINATOR]
+    assert await c.commit_in_transaction({O1: 2}) == [ErrorCode.NOT_COORDINATOR]
+    assert await c.offsets(O0, O1, stable=True) == {O0: 1, O1: -1}
+    assert await c.heartbeat(member) == NONE
+    joining = start(c.join(member, protocols=(("range", b"changed"),)))
+    await pass_ms(1)
+    assert (await joining).generation_id == 2
+    assert (await c.sync(member, 2)).error_code == ErrorCode.NOT_COORDINATOR
+    assert c.state == "PreparingRebalance"
+    disk.room = None
+    assert (await c.join(member)).generation_id == 3
+    assert (await c.sync(member, 3)).error_code == NONE
+    assert await c.commit({O0: 3}, member=member, generation=3) == [NONE]
+    await c.fail_over()
+    assert (c.state, c.known.generation, await c.offsets()) == ("Stable", 3, {O0: 3})
+
+
 @pytest.mark.case("OFF-10")
 @coordinator()
 async def test_a_commit_without_a_local_log(c: GroupNode) -> None:
