@@ -29,24 +29,29 @@ PROPERTIES = {
 
 
 def admin(cluster: KlammCluster, client: Client, topic: str) -> None:
-    """Create a topic and describe it, and delete another one."""
+    """Create a topic, and delete another one."""
     old = f"{topic}-old"
     cluster.create_topic(old)
     client.run("create", cluster.bootstrap, topic, old)
-    for broker in cluster.broker_ids:  # as in Kafka, the answer comes when the controller's broker knows the topic
-        wait_until("the new topic", lambda: len(cluster.partitions(topic, seen_by=broker)) == PARTITIONS)  # noqa: B023
-    assert client.run("describe", cluster.bootstrap, topic).split() == ["partitions", str(PARTITIONS)]
+    wait_for_partitions(cluster, topic, PARTITIONS)
     assert cluster.isr_of(topic, PARTITIONS - 1) == [1, 2, 3]
     wait_until("the end of the old topic", lambda: not cluster.partitions(old, seen_by=1))
 
 
+def wait_for_partitions(cluster: KlammCluster, topic: str, count: int) -> None:
+    """As in Kafka, the answer comes when the controller's broker knows of it, and the others hear of it later."""
+    for broker in cluster.broker_ids:
+        wait_until("the partitions", lambda: len(cluster.partitions(topic, seen_by=broker)) == count)  # noqa: B023
+
+
 def configs(cluster: KlammCluster, client: Client, topic: str) -> None:
-    """Grow a topic, describe and alter its configuration and that of a broker."""
+    """Describe a topic and grow it, describe and alter its configuration and that of a broker."""
     cluster.create_topic(topic, PARTITIONS)
+    wait_for_partitions(cluster, topic, PARTITIONS)
     backoff = str(20_000 + CLIENTS.index(client))  # another value than the client before it has set
     said = client.run("configure", cluster.bootstrap, topic, backoff).splitlines()
-    assert said == ["broker 1073741824", "topic 100000 200000"]
-    wait_until("the new partitions", lambda: len(cluster.partitions(topic, seen_by=1)) == GROWN)
+    assert said == [f"partitions {PARTITIONS}", "broker 1073741824", "topic 100000 200000"]
+    wait_for_partitions(cluster, topic, GROWN)
     assert changed(cluster, ResourceType.TOPIC, topic) == {"retention.ms": "100000", "max.message.bytes": "200000"}
     if client.has("broker-configs"):
         expected = {"log.cleaner.backoff.ms": backoff}

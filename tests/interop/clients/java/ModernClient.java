@@ -9,7 +9,6 @@ public class ModernClient {
         switch (a[0]) {
             case "transact" -> transact(a[1], a[2], a[3]);
             case "create" -> create(a[1], a[2], a[3]);
-            case "describe" -> describe(a[1], a[2]);
             case "configure" -> configure(a[1], a[2], a[3]);
             default -> Client.main(a);
         }
@@ -44,14 +43,14 @@ public class ModernClient {
     }
 
     static void configure(String bootstrap, String topic, String backoff) throws Exception {
+        describe(bootstrap, topic);
         ConfigResource ofTopic = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         ConfigResource ofBroker = new ConfigResource(ConfigResource.Type.BROKER, "1");
         try (AdminClient client = AdminClient.create(Client.settings(bootstrap))) {
             client.createPartitions(Map.of(topic, NewPartitions.increaseTo(6))).all().get();
             System.out.println("broker " + described(client, ofBroker).get("log.segment.bytes").value());
-            if (INCREMENTAL == null) {
+            if (INCREMENTAL == null) {  // such a client also sends changes of a broker's configuration to any broker
                 alter(client, ofTopic, "retention.ms", "100000", "max.message.bytes", "200000");
-                alter(client, ofBroker, "log.cleaner.backoff.ms", backoff);
             } else {
                 alter(client, ofTopic, "retention.ms", "100000");
                 INCREMENTAL.set(client, ofTopic, "max.message.bytes", "200000");

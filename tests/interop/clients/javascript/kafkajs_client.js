@@ -87,6 +87,7 @@ async function describe(bootstrap, topic) {
 }
 
 async function configure(bootstrap, topic, backoff) {
+  await describe(bootstrap, topic)
   const asked = client(bootstrap).admin()
   await asked.connect()
   await asked.createPartitions({ topicPartitions: [{ topic, count: 6 }] })
@@ -115,7 +116,7 @@ const [verb, ...words] = process.argv.slice(2)
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = "1"
 zstd
   .init()
-  .then(() => ({ produce, consume, transact, create, describe, configure })[verb](...words))
+  .then(() => ({ produce, consume, transact, create, configure })[verb](...words))
   .catch((error) => {
     console.error(error)
     process.exit(1)

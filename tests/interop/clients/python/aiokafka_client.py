@@ -91,6 +91,7 @@ async def describe(bootstrap: str, topic: str) -> None:
 
 
 async def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    await describe(bootstrap, topic)
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     await client.create_partitions({topic: NewPartitions(6)})

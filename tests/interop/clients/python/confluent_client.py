@@ -98,6 +98,7 @@ def describe(bootstrap: str, topic: str) -> None:
 
 
 def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    describe(bootstrap, topic)
     client = AdminClient({"bootstrap.servers": bootstrap})
     client.create_partitions([NewPartitions(topic, 6)])[topic].result(60)
     say("broker", described(client, ResourceType.BROKER, "1")["log.segment.bytes"].value)

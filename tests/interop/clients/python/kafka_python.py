@@ -96,6 +96,7 @@ def describe(bootstrap: str, topic: str) -> None:
 
 
 def configure(bootstrap: str, topic: str, backoff: str) -> None:
+    describe(bootstrap, topic)
     client = KafkaAdminClient(bootstrap_servers=bootstrap)
     client.create_partitions({topic: NewPartitions(6)})
     say("broker", described(client, ConfigResourceType.BROKER, "1")["log.segment.bytes"])

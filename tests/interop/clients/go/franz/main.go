@@ -132,6 +132,7 @@ func describe(bootstrap, topic string) {
 }
 
 func configure(bootstrap, topic, backoff string) {
+	describe(bootstrap, topic)
 	ctx := context.Background()
 	asked := kadm.NewClient(client(bootstrap))
 	defer asked.Close()
@@ -179,8 +180,6 @@ func main() {
 		transact(a[0], a[1], a[2])
 	case "create":
 		create(a[0], a[1], a[2])
-	case "describe":
-		describe(a[0], a[1])
 	case "configure":
 		configure(a[0], a[1], a[2])
 	}

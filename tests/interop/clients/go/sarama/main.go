@@ -144,6 +144,7 @@ func describe(brokers []string, topic string) {
 }
 
 func configure(brokers []string, topic, backoff string) {
+	describe(brokers, topic)
 	asked, err := sarama.NewClusterAdmin(brokers, settings())
 	check(err)
 	check(asked.CreatePartitions(topic, 6, nil, false))
@@ -185,8 +186,6 @@ func main() {
 		transact(brokers, a[0], a[1])
 	case "create":
 		create(brokers, a[0], a[1])
-	case "describe":
-		describe(brokers, a[0])
 	case "configure":
 		configure(brokers, a[0], a[1])
 	}
