@@ -90,6 +90,9 @@ def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, Fe
     partitions: dict[TopicPartition, FetchPartition] = {}
     seen = 0
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
+        if seen >= ENTRIES_PER_SLICE:  # topics without partitions count too
+            seen = 0
+            yield
         topic = cursor.string()
         count = cursor.count(layout.size)
         for start in range(0, count, ENTRIES_PER_SLICE):
@@ -110,7 +113,7 @@ def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, Fe
                     raise ProtocolError(f"a fetch of more than {ENTRIES_MAX} partitions")
                 yield
         seen += 1
-    forgotten = _decode_forgotten(cursor) if version >= 7 else []
+    forgotten = (yield from _decode_forgotten(cursor)) if version >= 7 else []
     rack_id = cursor.string() if version >= 11 else ""
     return FetchRequest(
         replica_id,
@@ -126,11 +129,24 @@ def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, Fe
     )
 
 
-def _decode_forgotten(cursor: Cursor) -> list[TopicPartition]:
-    forgotten = []
+def _decode_forgotten(cursor: Cursor) -> Generator[None, None, list[TopicPartition]]:
+    forgotten: list[TopicPartition] = []
+    seen = 0
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
         topic = cursor.string()
-        forgotten += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.count(INT32.size))]
+        left = cursor.count(INT32.size)
+        if len(forgotten) + left > ENTRIES_MAX:
+            raise ProtocolError(f"a fetch that forgets more than {ENTRIES_MAX} partitions")
+        seen += 1
+        while left or seen >= ENTRIES_PER_SLICE:
+            some = min(left, ENTRIES_PER_SLICE)
+            numbers = cursor.take(some * INT32.size)
+            forgotten += [TopicPartition(topic, number) for (number,) in INT32.iter_unpack(numbers)]
+            left -= some
+            seen += some
+            if seen >= ENTRIES_PER_SLICE:
+                seen = 0
+                yield
     return forgotten
 
 

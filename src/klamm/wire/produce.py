@@ -81,12 +81,16 @@ def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, Pr
     entries_max = _EMPTY_PARTITIONS_FREE + len(body) // _BYTES_PER_PARTITION
     seen, transactional = 0, False
     for _ in range(cursor.count(_TOPIC_BYTES_MIN)):
+        if seen >= ENTRIES_PER_SLICE:  # topics without partitions count too
+            seen = 0
+            yield
         topic = cursor.string()
         for _ in range(cursor.count(_PARTITION_BYTES_MIN)):
             partition = cursor.int32()
             records = cursor.nullable_bytes()
             entries[TopicPartition(topic, partition)] = records if records is not None else body[:0]
-            transactional = transactional or (records is not None and is_transactional(records))
+            if records is not None and not transactional:
+                transactional = yield from is_transactional(records)
             if len(entries) > entries_max:
                 raise ProtocolError(f"more than {entries_max} partitions in {len(body)} bytes")
             seen += 1
@@ -97,9 +101,10 @@ def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, Pr
     return ProduceRequest(transactional_id, acks, timeout_ms, list(entries.items()), transactional)
 
 
-def is_transactional(records: memoryview) -> bool:
-    """Some batch of format 2 belongs to a transaction. Looks no further than the first batch that is torn."""
-    position = 0
+def is_transactional(records: memoryview) -> Generator[None, None, bool]:
+    """Some batch of format 2 belongs to a transaction. Looks no further than the first batch that is torn. Yields after
+    each slice: a frame may claim to hold millions of batches."""
+    position = seen = 0
     while len(records) - position > ATTRIBUTES_POSITION:
         if records[position + MAGIC_POSITION] == MAGIC and records[position + ATTRIBUTES_POSITION] & TRANSACTIONAL:
             return True
@@ -107,6 +112,9 @@ def is_transactional(records: memoryview) -> bool:
         if size <= LOG_OVERHEAD_BYTES:
             return False
         position += size
+        seen += 1
+        if seen % ENTRIES_PER_SLICE == 0:
+            yield
     return False
 
 
@@ -148,11 +156,23 @@ def _whole_batch(records: memoryview, position: int) -> int | KafkaError:
 
 
 def encode_response(version: int, results: Iterable[ProduceResult], throttle_ms: int = 0) -> list[bytes]:
+    return finish(encode_in_slices(version, results, throttle_ms))
+
+
+def encode_in_slices(
+    version: int, results: Iterable[ProduceResult], throttle_ms: int = 0
+) -> Generator[None, None, list[bytes]]:
+    """Yields after each slice of a wide response."""
     topics = by_topic(results, attrgetter("partition"))
     chunks = [INT32.pack(len(topics))]
+    seen = 0
     for topic, group in topics.items():
         chunks += [string(topic), INT32.pack(len(group))]
-        chunks += [_encode_partition(version, result) for result in group]
+        for result in group:
+            chunks.append(_encode_partition(version, result))
+            seen += 1
+            if seen % ENTRIES_PER_SLICE == 0:
+                yield
     if version >= 1:
         chunks.append(INT32.pack(throttle_ms))
     return [b"".join(chunks)]

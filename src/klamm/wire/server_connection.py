@@ -24,6 +24,7 @@ HEADER_BYTES_MIN: Final = 8
 RECORDLESS_BYTES_MAX: Final = 16 * 1024 * 1024
 """The limit for a client's request without records. Decoded, it takes up to fifty times its size, and no honest one is
 that large: 200,000 partitions fit."""
+LARGE_BYTES: Final = 1 << 20
 
 
 class RequestHeader(NamedTuple):
@@ -80,11 +81,18 @@ class ServerConnection:
         end = SIZE.size + size
         if len(self._buffer) < end:
             return None
-        frame = memoryview(bytes(memoryview(self._buffer)[SIZE.size : end]))
-        del self._buffer[:end]
-        request = parse_request(frame)
+        request = parse_request(self._taken(end))
         self._busy = True
         return request
+
+    def _taken(self, end: int) -> memoryview:
+        """The frame, which leaves the buffer. A large one is not copied: that would hold the loop."""
+        if end < LARGE_BYTES:
+            frame = memoryview(bytes(memoryview(self._buffer)[SIZE.size : end]))
+            del self._buffer[:end]
+            return frame
+        taken, self._buffer = self._buffer, self._buffer[end:]
+        return memoryview(taken)[SIZE.size : end].toreadonly()
 
 
 def parse_request(frame: memoryview) -> ReceivedRequest:

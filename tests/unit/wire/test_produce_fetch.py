@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from klamm.wire.messages import (
     response_class,
 )
 from klamm.wire.records import Record, build_batch
+from klamm.wire.slices import finish
 
 PRODUCE = range(3, 9)
 FETCH = range(4, 12)
@@ -360,7 +363,58 @@ def test_a_transactional_batch_is_found_wherever_it_is() -> None:
         base_sequence=0,
         transactional=True,
     )
-    assert [produce.is_transactional(memoryview(sent)) for sent in (plain, ours, plain + ours, ours[:20], b"")] == [
-        *(False, True, True, False, False)
-    ]
-    assert not produce.is_transactional(memoryview(bytes(100))), "a size of 0 does not go round for ever"
+    found = [finish(produce.is_transactional(memoryview(sent))) for sent in (plain, ours, plain + ours, ours[:20], b"")]
+    assert found == [False, True, True, False, False]
+    assert not finish(produce.is_transactional(memoryview(bytes(100)))), "a size of 0 does not go round for ever"
+
+
+def slices_of(work: Generator[None, None, Any]) -> int:
+    """How often it lets other tasks run."""
+    count = 0
+    try:
+        while True:
+            next(work)
+            count += 1
+    except (StopIteration, ProtocolError):
+        return count
+
+
+MANY = 100_000
+EMPTY_TOPIC = b"\x00\x01t" + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        produce.decode_in_slices(0, memoryview(struct.pack(">hii", 1, 1, MANY) + EMPTY_TOPIC * MANY)),
+        produce.is_transactional(memoryview((bytes(8) + struct.pack(">i", 10) + bytes(10)) * MANY)),
+        fetch.decode_in_slices(4, memoryview(struct.pack(">iiii?i", -1, 1, 1, 1, False, MANY) + EMPTY_TOPIC * MANY)),
+        fetch.decode_in_slices(
+            7, memoryview(struct.pack(">iiii?iiii", -1, 1, 1, 1, False, 0, -1, 0, MANY) + EMPTY_TOPIC * MANY)
+        ),
+        fetch.decode_in_slices(
+            7,
+            memoryview(
+                struct.pack(">iiii?iiii", -1, 1, 1, 1, False, 0, -1, 0, 1)
+                + b"\x00\x01t"
+                + struct.pack(">i", MANY)
+                + bytes(4 * MANY)
+            ),
+        ),
+    ],
+    ids=["produce topics", "batches", "fetch topics", "forgotten topics", "forgotten partitions"],
+)
+def test_whatever_fills_a_frame_is_decoded_in_slices(work: Generator[None, None, Any]) -> None:
+    assert slices_of(work) >= MANY // 2_000 - 1
+
+
+def test_a_fetch_forgets_no_more_partitions_than_it_may_name() -> None:
+    count = fetch.ENTRIES_MAX + 1
+    head = struct.pack(">iiii?iiii", -1, 1, 1, 1, False, 0, -1, 0, 1) + b"\x00\x01t" + struct.pack(">i", count)
+    with pytest.raises(ProtocolError):
+        finish(fetch.decode_in_slices(7, memoryview(head + bytes(4 * count))))
+
+
+def test_an_answer_to_a_wide_produce_is_encoded_in_slices() -> None:
+    results = [produce.ProduceResult(TopicPartition("t", n), ErrorCode.NONE, n) for n in range(10_000)]
+    assert slices_of(produce.encode_in_slices(8, results)) == 5

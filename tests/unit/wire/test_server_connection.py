@@ -9,6 +9,7 @@ import pytest
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import ProtocolError
 from klamm.wire.server_connection import (
+    LARGE_BYTES,
     RECORDLESS_BYTES_MAX,
     RequestHeader,
     ServerConnection,
@@ -97,3 +98,20 @@ def test_only_records_make_a_request_large() -> None:
     brokers = ServerConnection(100 << 20, recordless_bytes_max=100 << 20)
     brokers.feed(struct.pack(">ih", RECORDLESS_BYTES_MAX + 1, ApiKey.UPDATE_METADATA))
     assert brokers.next_request() is None
+
+
+def test_a_large_frame_is_not_copied_and_leaves_the_next_one() -> None:
+    header = RequestHeader(ApiKey.PRODUCE, 8, 1, "client")
+    body = bytes(range(256)) * (LARGE_BYTES // 256)
+    wire = ServerConnection(2 * LARGE_BYTES)
+    wire.feed(request_head(header, len(body)) + body)
+    buffer = wire._buffer
+    wire.feed(STREAM)
+    request = wire.next_request()
+    assert request is not None
+    assert request.body.obj is buffer and request.body.readonly
+    wire.answered()
+    following = wire.next_request()
+    assert following is not None and following.header == HEADERS[0]
+    wire.feed(bytes(100))
+    assert bytes(request.body) == body, "what arrives later does not change it"
