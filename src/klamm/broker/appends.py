@@ -10,7 +10,8 @@ it answers "timed out" without waiting further, because the outcome is unknown a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Final
 
 from klamm.broker.partition import Partition
@@ -18,10 +19,10 @@ from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_traffic import TopicTraffic
 from klamm.log.log_results import AppendInfo
 from klamm.log.producers.producer_state import ProducerState
-from klamm.log.validation import COSTLY_BYTES_MIN, AppendOrigin, InvalidRecords, PreparedAppend
+from klamm.log.validation import AppendOrigin, InvalidRecords, PreparedAppend, may_be_costly
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
-from klamm.model.ports import Buffer
+from klamm.model.ports import Buffer, Clock
 from klamm.model.requests import ClientConnection
 from klamm.wire.batch import iter_batches
 from klamm.wire.produce import ProduceResult
@@ -29,6 +30,9 @@ from klamm.wire.produce import ProduceResult
 ACKS_ALL: Final = -1
 ENTRIES_PER_SLICE: Final = 200
 BYTES_PER_SLICE: Final = 4 << 20
+OUTCOMES_PER_SLICE: Final = 1_000
+SECONDS_PER_SLICE: Final = 0.005
+"""What an append costs depends on its records, so a slice also ends by time."""
 NOTHING_PREPARED: Final[Mapping[TopicPartition, PreparedAppend | KafkaError]] = {}
 
 
@@ -43,6 +47,8 @@ class Appends:
         self.failed_requests = 0
         self.refused_producers = 0
         """Batches of producers that were refused because a partition remembers too many."""
+        self._staging: dict[TopicPartition, asyncio.Event] = {}
+        """The partitions to which a large batch is being written."""
 
     async def append(
         self,
@@ -54,20 +60,53 @@ class Appends:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         client: ClientConnection | None = None,
     ) -> list[ProduceResult]:
-        """A client's costly batches are prepared first, off the loop. A large request is appended in slices; its client
-        has no other request meanwhile, so its order is kept."""
-        may_be_costly = origin is AppendOrigin.CLIENT and any(len(data) >= COSTLY_BYTES_MIN for _, data in entries)
-        prepared = await self.prepare(entries) if may_be_costly and not internal else {}
+        """A client's costly batches are prepared first, off the loop, and large ones are written there, too. A large
+        request is appended in slices; its client has no other request meanwhile, so its order is kept."""
+        costly = [entry for entry in entries if may_be_costly(entry[1])] if origin is AppendOrigin.CLIENT else []
+        prepared = await self.prepare(costly) if costly and not internal else {}
         results: list[ProduceResult] = []
         required: dict[TopicPartition, int] = {}
-        for number, some in enumerate(_slices(entries)):
-            if number:
+        turn = _Turn(self._replicas.clock)
+        for entry in entries:
+            name, records = entry
+            if turn.is_over():
                 await asyncio.sleep(0)
-            appended, needed = self.append_now(some, acks=acks, internal=internal, origin=origin, prepared=prepared)
+                turn = _Turn(self._replicas.clock)
+            while name in self._staging:
+                await self._staging[name].wait()
+            ready = prepared.get(name)
+            if isinstance(ready, PreparedAppend) and ready.is_large:
+                appended, needed = await self._append_large(name, records, ready, acks)
+            else:
+                appended, needed = self.append_now(
+                    [entry], acks=acks, internal=internal, origin=origin, prepared=prepared
+                )
+            turn.add(len(records))
             results += appended
             required |= needed
         failures = await self.acknowledged(required, acks, timeout_ms, client)
-        return [_after_wait(result, failures) for result in results]
+        return [_after_wait(result, failures) for result in results] if failures else results
+
+    async def _append_large(
+        self, name: TopicPartition, records: Buffer, large: PreparedAppend, acks: int
+    ) -> tuple[list[ProduceResult], dict[TopicPartition, int]]:
+        """Other appends to the partition wait. Leader, epoch, ISR and producer are checked after the wait, in the step
+        of the append; if another log has taken the place of this one, that one gets the batch."""
+        self._staging[name] = done = asyncio.Event()
+        ready: PreparedAppend | KafkaError = large
+        try:
+            held = self._replicas.partitions.get(name)
+            if held is not None and held.log is not None:
+                try:
+                    ready = await held.log.stage(large)
+                except KafkaError as error:
+                    ready = error
+            return self.append_now([(name, records)], acks=acks, prepared={name: ready})
+        finally:
+            if isinstance(ready, PreparedAppend):
+                ready.drop()
+            del self._staging[name]
+            done.set()
 
     def append_now(
         self,
@@ -180,23 +219,29 @@ class Appends:
     ) -> dict[TopicPartition, ErrorCode]:
         """Wait until each partition has flushed what it must and, for acks=all, until its high watermark has reached
         the required offset; returns the failures."""
-        pending = dict(required)
+        pending: dict[TopicPartition, int] = {}
         failures: dict[TopicPartition, ErrorCode] = {}
 
-        def settle(name: TopicPartition) -> None:
-            outcome = self._outcome(name, pending[name], acks)
-            if outcome is not None:
-                del pending[name]
-                if outcome is not ErrorCode.NONE:
-                    failures[name] = outcome
+        def is_settled(name: TopicPartition, end: int) -> bool:
+            outcome = self._outcome(name, end, acks)
+            if outcome not in (None, ErrorCode.NONE):
+                failures[name] = outcome
+            return outcome is not None
 
-        def done(changed: TopicPartition | None) -> bool:
-            for name in [changed] if changed is not None else list(pending):
-                if name in pending:
-                    settle(name)
+        def done(changed: TopicPartition) -> bool:
+            if changed in pending and is_settled(changed, pending[changed]):
+                del pending[changed]
             return not pending
 
-        await self._replicas.waiting_produces.wait(list(pending), done, timeout_ms / 1000, client)
+        with closing(self._replicas.waiting_produces.watch(())) as watch:
+            for number, (name, end) in enumerate(required.items(), 1):
+                if not is_settled(name, end):  # nothing can happen before it is watched
+                    pending[name] = end
+                    watch.add([name])
+                if number % OUTCOMES_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+            if pending:
+                await watch.wait(done, timeout_ms / 1000, client)
         return failures | dict.fromkeys(pending, ErrorCode.REQUEST_TIMED_OUT)
 
     def _outcome(self, name: TopicPartition, required_offset: int, acks: int) -> ErrorCode | None:
@@ -216,12 +261,23 @@ def _after_wait(result: ProduceResult, failures: Mapping[TopicPartition, ErrorCo
     return result
 
 
-def _slices(entries: Sequence[tuple[TopicPartition, Buffer]]) -> Iterator[Sequence[tuple[TopicPartition, Buffer]]]:
-    start, size = 0, 0
-    for end, (_, records) in enumerate(entries, 1):
-        size += len(records)
-        if size >= BYTES_PER_SLICE or end - start >= ENTRIES_PER_SLICE:
-            yield entries[start:end]
-            start, size = end, 0
-    if start < len(entries):
-        yield entries[start:]
+class _Turn:
+    """How much was appended since other tasks could run."""
+
+    __slots__ = ("_bytes", "_clock", "_ends", "_entries")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends = clock.monotonic() + SECONDS_PER_SLICE
+        self._entries = self._bytes = 0
+
+    def add(self, size: int) -> None:
+        self._entries += 1
+        self._bytes += size
+
+    def is_over(self) -> bool:
+        return (
+            self._entries >= ENTRIES_PER_SLICE
+            or self._bytes >= BYTES_PER_SLICE
+            or (self._entries > 0 and self._clock.monotonic() >= self._ends)
+        )

@@ -138,6 +138,7 @@ class BrokerNode:
                 markers=self.markers,
                 controller=controller,
                 authorizer=authorizer,
+                pool=ports.disk.run,
             ),
             quotas,
             ports.disk.run,

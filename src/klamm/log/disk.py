@@ -1,13 +1,15 @@
 """The real disk port: the files of this machine, and a small thread pool for calls that may block for long.
 
 Everything else in this package is below the port and uses neither `os` nor threads. Pool and loop may meet on one file,
-so two things are guarded here: if a file is closed while a thread syncs it, that thread closes it afterwards; and two
-atomic writes of one path follow each other, in the order of their turns, instead of sharing a temporary file.
+so three things are guarded here: if a file is closed while a thread syncs it, that thread closes it afterwards; two
+atomic writes of one path follow each other, in the order of their turns, instead of sharing a temporary file; and a
+thread that writes ahead of the end of a file stops before anything else changes that file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 _IOVECS_MAX: Final = 512
 _STRIPES: Final = 32
+_STAGED_AT_ONCE: Final = 1 << 20
+"""The loop waits for a write of so many bytes at most."""
 
 
 class OpenFile:
@@ -35,11 +39,14 @@ class OpenFile:
         self._guard = threading.Lock()
         self._syncing = 0
         self._closed = False
+        self._staged: StagedBytes | None = None
 
     def size(self) -> int:
         return self._size
 
     def append(self, chunks: Sequence[Buffer]) -> int:
+        if self._staged is not None:
+            self.settle()
         start = self._size
         if len(chunks) > _IOVECS_MAX:
             chunks = [b"".join(chunks)]
@@ -63,7 +70,21 @@ class OpenFile:
             data += more
         return data
 
+    def stage(self, body: Buffer, head_bytes: int) -> StagedBytes:
+        self.settle()
+        self._staged = StagedBytes(self, self._fd, body, self._size, head_bytes)
+        return self._staged
+
+    def settle(self) -> None:
+        if self._staged is not None:
+            self._staged.drop()
+
+    def unstage(self, size: int) -> None:
+        """Called by what was staged: it is over, and the file has this size."""
+        self._staged, self._size = None, size
+
     def pwrite(self, data: Buffer, position: int) -> None:
+        self.settle()
         view = memoryview(data)
         end = position + len(view)
         while view:
@@ -73,6 +94,7 @@ class OpenFile:
         self._size = max(self._size, end)
 
     def truncate(self, size: int) -> None:
+        self.settle()
         os.ftruncate(self._fd, size)
         self._size = size
 
@@ -91,6 +113,10 @@ class OpenFile:
                 os.close(self._fd)
 
     def close(self) -> None:
+        try:
+            self.settle()
+        except OSError:
+            pass  # the disk fails, and a recovery cuts off what is beyond the end
         with self._guard:
             if self._closed:
                 return
@@ -98,6 +124,47 @@ class OpenFile:
             busy = self._syncing > 0
         if not busy:
             os.close(self._fd)
+
+
+class StagedBytes:
+    """Implements `ports.Staged`. The lock is free whenever the writing thread does not write."""
+
+    def __init__(self, file: OpenFile, fd: int, body: Buffer, end: int, head_bytes: int) -> None:
+        self._file = file
+        self._fd = fd
+        self._body = memoryview(body)
+        self._end = end
+        self._head_bytes = head_bytes
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._written = 0
+
+    def write(self) -> None:
+        while self._written < len(self._body):
+            with self._lock:
+                if self._is_over:
+                    return
+                some = self._body[self._written : self._written + _STAGED_AT_ONCE]
+                self._written += os.pwrite(self._fd, some, self._end + self._head_bytes + self._written)
+
+    def commit(self, head: Buffer) -> int | None:
+        assert len(head) == self._head_bytes
+        with self._lock:
+            if self._is_over or self._written < len(self._body):
+                return None
+            written = os.pwrite(self._fd, head, self._end)
+            if written < len(head):
+                raise OSError(errno.ENOSPC, "no room for the head of a batch")
+            self._is_over = True
+            self._file.unstage(self._end + len(head) + len(self._body))
+            return self._end
+
+    def drop(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                self._file.unstage(self._end)
+                os.ftruncate(self._fd, self._end)
 
 
 class FileDisk:

@@ -2,8 +2,9 @@
 
 Invariants: log start ≤ high watermark ≤ log end; last stable offset ≤ high watermark; recovery point ≤ log end. Appends
 and reads run in the event loop and end in the page cache; `flush` and everything else that waits for the disk runs in
-the disk pool. An append is one write. The first file operation that fails makes the log unusable in this process
-(KAFKA-10778): only a recovery can tell what is on disk then. A full disk is no failure: it refuses what needs room.
+the disk pool. An append is one write; the body of a large batch is written ahead of it, in the pool. The first file
+operation that fails makes the log unusable in this process (KAFKA-10778): only a recovery can tell what is on disk
+then. A full disk is no failure: it refuses what needs room.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from klamm.log.validation import (
     AppendOrigin,
     Prepared,
     PreparedAppend,
+    StagedBatch,
     assign_offsets,
     check_batches,
     check_continues,
@@ -42,9 +44,9 @@ from klamm.log.validation import (
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch, TopicPartition
-from klamm.model.ports import Buffer, Clock, Disk
+from klamm.model.ports import Buffer, Clock, Disk, Staged
 from klamm.model.settings import LONG_MAX
-from klamm.wire.batch import BatchHeader, iter_batches
+from klamm.wire.batch import HEADER_BYTES, BatchHeader, iter_batches
 
 
 class Rewound(NamedTuple):
@@ -221,6 +223,29 @@ class Log:
 
         return await self._disk.run(job)
 
+    async def stage(self, large: PreparedAppend) -> PreparedAppend:
+        """Write the body of a large batch beyond the end of the active segment, off the loop, so that its append only
+        adds the header. Anything else that changes the segment drops it, and the append writes the batch itself. The
+        caller lets no other append to this log begin meanwhile, and drops what it does not append."""
+        self.check_usable()
+        batch, header = large.prepared[0]
+        if len(batch) > self.config.segment_bytes:
+            return large  # the append refuses it
+        first, last = self._log_end_offset, self._log_end_offset + header.last_offset_delta
+        staged: Staged | None = None
+        try:
+            self._maybe_roll(len(batch), first, last, header.max_timestamp, large.now_ms)
+            segment = self._segments.active
+            staged = segment.stage(batch[HEADER_BYTES:], HEADER_BYTES)
+            await self._disk.run(staged.write)
+            return large._replace(staged=StagedBatch(segment, staged))
+        except BaseException as error:
+            if staged is not None:
+                staged.drop()
+            if isinstance(error, OSError):
+                raise self.fail(error) from error
+            raise
+
     @_storage
     def append_as_leader(
         self,
@@ -234,8 +259,9 @@ class Log:
         Several batches at once are accepted only without producer ids: Produce v3 and later has one per partition.
         """
         prepared: list[Prepared] | None = None
+        staged: StagedBatch | None = None
         if isinstance(records, PreparedAppend):
-            view, batches, prepared, now_ms = records
+            view, batches, prepared, now_ms, staged = records
         else:
             view, now_ms = memoryview(records), self._clock.wall_ms()
             batches = check_batches(view, self.config, origin)
@@ -254,7 +280,7 @@ class Log:
             )
         max_timestamp = max(header.max_timestamp for header in headers)
         self._maybe_roll(size, headers[0].base_offset, headers[-1].last_offset, max_timestamp, now_ms)
-        self._write([chunk for batch in stored for chunk in batch.chunks], size, headers, view)
+        self._write([chunk for batch in stored for chunk in batch.chunks], size, headers, view, staged)
         log_append_time = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
         return AppendInfo(
             headers[0].base_offset, headers[-1].last_offset, max_timestamp, log_append_time, self._log_start_offset
@@ -297,10 +323,21 @@ class Log:
         end = last_position + last.size_in_bytes
         self._write([view[start:end]], end - start, [header for _, header in run], view[start:end])
 
-    def _write(self, chunks: list[Buffer], size: int, headers: list[BatchHeader], view: memoryview) -> None:
+    def _write(
+        self,
+        chunks: list[Buffer],
+        size: int,
+        headers: list[BatchHeader],
+        view: memoryview,
+        staged: StagedBatch | None = None,
+    ) -> None:
         """One write, then everything that follows from it. `view` holds the batches, for the content of markers."""
         segment = self._segments.active
-        position = segment.append(chunks, size)
+        position: int | None = None
+        if staged is not None and staged.segment is segment:
+            position = segment.append_staged(staged.bytes, chunks[0], size)
+        if position is None:
+            position = segment.append(chunks, size)
         try:
             self._record(segment, position, headers, view)
         except Exception as error:  # the batches are in the file: the next append must not repeat their offsets

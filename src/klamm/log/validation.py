@@ -10,19 +10,22 @@ Batches are checked and prepared without the log, so that costly ones can be pre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from klamm.log.log_results import UnexpectedAppendOffset
+from klamm.log.segments.log_segment import LogSegment
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
-from klamm.model.ports import Buffer
+from klamm.model.ports import Buffer, Staged
 from klamm.model.settings import LONG_MAX
 from klamm.wire.batch import (
     CODEC_MASK,
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     check_crc,
@@ -32,6 +35,7 @@ from klamm.wire.batch import (
     read_header,
 )
 from klamm.wire.compression import Codec
+from klamm.wire.produce import RECORD_ERRORS_MAX
 from klamm.wire.records import (
     MalformedRecord,
     Record,
@@ -55,10 +59,18 @@ _CODECS: Final = {
 DECOMPRESSION_FACTOR: Final = 16
 """A batch may decompress to this many times max.message.bytes. A few kilobytes can claim to be gigabytes; honest
 batches are smaller than that limit before they are compressed."""
-COSTLY_BYTES_MIN: Final = 32 * 1024
+BATCHES_MAX: Final = 2_000
+"""Batches of one append by a client. Each costs microseconds in the loop, and an append is one step."""
+_COSTLY_TO_BUILD: Final = 32 * 1024
 _COSTLY_TO_DECOMPRESS: Final = 128 * 1024
 _COSTLY: Final = 1 << 20
 """Bytes from which a batch takes milliseconds: if its records are built, if they are decompressed, in any case."""
+_COSTLY_RECORDS_TO_BUILD: Final = 1_000
+_COSTLY_RECORDS: Final = 5_000
+"""The same as numbers of records, which a compressed batch can hold in a few bytes."""
+STAGED_BYTES_MIN: Final = 4 << 20
+"""The page cache takes so much in a few milliseconds."""
+_COUNT_POSITION: Final = HEADER_BYTES - 4
 
 
 class AppendOrigin(Enum):
@@ -84,6 +96,11 @@ class Prepared(NamedTuple):
     header: BatchHeader
 
 
+class StagedBatch(NamedTuple):
+    segment: LogSegment
+    bytes: Staged
+
+
 class PreparedAppend(NamedTuple):
     """An append that was prepared off the loop."""
 
@@ -92,6 +109,18 @@ class PreparedAppend(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
     prepared: list[Prepared]
     now_ms: int
+    staged: StagedBatch | None = None
+    """The batch is so large that it was written off the loop, too."""
+
+    @property
+    def is_large(self) -> bool:
+        """One batch that the loop must not write."""
+        return len(self.prepared) == 1 and len(self.prepared[0].batch) >= STAGED_BYTES_MIN
+
+    def drop(self) -> None:
+        """It is appended, or will not be: nothing of it may stay beyond the end of the file."""
+        if self.staged is not None:
+            self.staged.bytes.drop()
 
 
 class StoredBatch(NamedTuple):
@@ -107,9 +136,11 @@ class StoredBatch(NamedTuple):
 
 def check_batches(records: memoryview, config: TopicConfig, origin: AppendOrigin) -> list[tuple[int, BatchHeader]]:
     """Position and header of each batch. A torn batch at the end is ignored, as in Kafka."""
-    batches = list(iter_batches(records))
+    batches = list(islice(iter_batches(records), BATCHES_MAX + 1))
     if not batches:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no complete record batch")
+    if len(batches) > BATCHES_MAX:
+        raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f"more than {BATCHES_MAX} batches in one append")
     for position, header in batches:
         if header.base_offset != 0 and origin is AppendOrigin.CLIENT:
             raise _invalid(f"base offset {header.base_offset} instead of 0")
@@ -165,15 +196,28 @@ def check_markers(records: memoryview, batches: Sequence[tuple[int, BatchHeader]
             read_end_transaction_marker(records[position:])
 
 
+def may_be_costly(records: Buffer) -> bool:
+    """Whether some topic's configuration would make it costly. Asked for every batch, so it must be cheap."""
+    return len(records) >= _COSTLY_TO_BUILD or _announced(records) >= _COSTLY_RECORDS_TO_BUILD
+
+
 def is_costly(records: Buffer, config: TopicConfig) -> bool:
     """Whether checking and preparing the batch would hold the loop for milliseconds. Judged by its first bytes, which
     may be anything."""
-    size = len(records)
-    if size < COSTLY_BYTES_MIN:
+    if not may_be_costly(records):
         return False
+    size, count = len(records), _announced(records)
     codec = records[ATTRIBUTES_POSITION] & CODEC_MASK
-    rebuilt = _CODECS.get(config.compression_type, codec) != codec or _asks_about_records(config)
-    return rebuilt or size >= (_COSTLY if codec == Codec.NONE else _COSTLY_TO_DECOMPRESS)
+    if _CODECS.get(config.compression_type, codec) != codec or _asks_about_records(config):
+        return True
+    has_more = int.from_bytes(records[8:LOG_OVERHEAD_BYTES], "big") + LOG_OVERHEAD_BYTES < size
+    is_large = size >= (_COSTLY if codec == Codec.NONE else _COSTLY_TO_DECOMPRESS)
+    return is_large or has_more or count >= _COSTLY_RECORDS
+
+
+def _announced(records: Buffer) -> int:
+    """How many records the first batch claims to hold: no more are read."""
+    return int.from_bytes(records[_COUNT_POSITION:HEADER_BYTES], "big", signed=True)
 
 
 def prepare(
@@ -200,8 +244,7 @@ def _prepare(
     limit = DECOMPRESSION_FACTOR * config.max_message_bytes
     try:
         if codec != header.codec or (_asks_about_records(config) and not header.is_control):
-            records = list(iter_records(batch, max_bytes=limit))
-            _check_records(records, header, config, now_ms)
+            records = _checked(iter_records(batch, max_bytes=limit), header, config, now_ms)
             max_timestamp = max(record.timestamp for record in records)
             if codec != header.codec:
                 batch = memoryview(_recompress(records, header, codec))
@@ -239,8 +282,10 @@ def _asks_about_records(config: TopicConfig) -> bool:
     return bounded_time or "compact" in config.cleanup_policy
 
 
-def _check_records(records: Sequence[Record], header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """Reports all faults of a batch at once; one bad timestamp makes the error code INVALID_TIMESTAMP."""
+def _checked(records: Iterable[Record], header: BatchHeader, config: TopicConfig, now_ms: int) -> list[Record]:
+    """All records, if they are valid. Reports the faults of a batch together, without keeping its records; one bad
+    timestamp makes the error code INVALID_TIMESTAMP."""
+    valid: list[Record] = []
     faults: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     compacted = "compact" in config.cleanup_policy
@@ -255,8 +300,13 @@ def _check_records(records: Sequence[Record], header: BatchHeader, config: Topic
         elif record.timestamp != NO_TIMESTAMP and abs(record.timestamp - now_ms) > limit:
             faults.append((index, f"timestamp {record.timestamp} is more than {limit} ms away from {now_ms}"))
             code = ErrorCode.INVALID_TIMESTAMP
+        elif not faults:
+            valid.append(record)
+        if len(faults) == RECORD_ERRORS_MAX:
+            break  # a batch of 160 bytes can hold millions
     if faults:
         raise InvalidRecords(code, faults)
+    return valid
 
 
 def _recompress(records: Sequence[Record], header: BatchHeader, codec: int) -> bytes:

@@ -63,6 +63,21 @@ class Network(Protocol):
 # --- disk ------------------------------------------------------------------------------------------------------------
 
 
+class Staged(Protocol):
+    """Bytes that a job of the pool writes beyond the end of a file, while the loop goes on. Any other change of the
+    file, also its end, drops them."""
+
+    def write(self) -> None:
+        """In the pool. Ends early if they are dropped. Raises OSError."""
+
+    def commit(self, head: Buffer) -> int | None:
+        """Writes `head` at the end of the file and makes the staged bytes, which begin after it, a part of the file.
+        Returns the position of the head; None if they were dropped. Raises OSError, then nothing was appended."""
+
+    def drop(self) -> None:
+        """Does nothing if they are committed or dropped already."""
+
+
 class DiskFile(Protocol):
     """An open file. Every method may raise OSError."""
 
@@ -71,6 +86,12 @@ class DiskFile(Protocol):
     def append(self, chunks: Sequence[Buffer]) -> int:
         """Write all chunks at the end in one call. Returns the file position of the first byte; if it raises, nothing
         was appended."""
+
+    def stage(self, body: Buffer, head_bytes: int) -> Staged:
+        """For an append that is so large that the loop must not do it. One at a time; a new one drops the last."""
+
+    def settle(self) -> None:
+        """Drop what is staged: the file stays as it is from now on."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, or fewer at the end of the file."""

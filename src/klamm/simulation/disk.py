@@ -337,6 +337,25 @@ class SimulatedDisk:
         return found, name
 
 
+class StagedBytes:
+    """ports.Staged. Nothing is on the disk before the commit, which may tear like any other write."""
+
+    def __init__(self, file: SimulatedFile, body: Buffer) -> None:
+        self._file: SimulatedFile | None = file
+        self._body = body
+        self._is_written = False
+
+    def write(self) -> None:
+        self._is_written = True
+
+    def commit(self, head: Buffer) -> int | None:
+        file, self._file = self._file, None
+        return file.append([head, self._body]) if file is not None and self._is_written else None
+
+    def drop(self) -> None:
+        self._file = None
+
+
 class SimulatedFile:
     """ports.DiskFile. After a power cut every call of a file opened before fails."""
 
@@ -346,11 +365,13 @@ class SimulatedFile:
         self._node = file
         self._life = life
         self._closed = False
+        self._staged: StagedBytes | None = None
 
     def size(self) -> int:
         return len(self._node.data)
 
     def append(self, chunks: Sequence[Buffer]) -> int:
+        self.settle()
         start = len(self._node.data)
         try:
             self.pwrite(b"".join(chunks), start)
@@ -359,6 +380,14 @@ class SimulatedFile:
                 self.truncate(start)
             raise
         return start
+
+    def stage(self, body: Buffer, head_bytes: int) -> StagedBytes:
+        self._staged = StagedBytes(self, body)
+        return self._staged
+
+    def settle(self) -> None:
+        if self._staged is not None:
+            self._staged.drop()
 
     def pread(self, size: int, position: int) -> bytes:
         self._check("pread")
@@ -369,6 +398,7 @@ class SimulatedFile:
         self._disk.write(self._path, self._node, position, bytes(data))
 
     def truncate(self, size: int) -> None:
+        self.settle()
         self._check("truncate")
         self._node.change(size, None)
 
@@ -381,6 +411,7 @@ class SimulatedFile:
         self._node.sync()
 
     def close(self) -> None:
+        self.settle()
         if not self._closed:
             self._closed = True
             if self._disk.is_current(self._life):

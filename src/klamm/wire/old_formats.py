@@ -1,15 +1,15 @@
 """Message formats 0 and 1, which Produce versions 0 to 2 carry: they are rebuilt as batches of format 2.
 
 A message has an offset, a size, a CRC-32, a key and a value; format 1 adds a timestamp. A compressed set is one
-message whose value is the set. A batch of the new format holds at most a thousand records, so that no conversion holds
-the loop for long. Nothing is converted back: no client of the last ten years needs it.
+message whose value is the set. A batch of the new format holds at most a thousand records. Nothing is converted back:
+no client of the last ten years needs it.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -39,19 +39,18 @@ def is_old(records: memoryview) -> bool:
     return len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in range(MAGIC)
 
 
-def up_converted(records: memoryview) -> Generator[None, None, bytes]:
-    """The same records as batches of format 2, with the codec of the first compressed set. Pauses after each batch.
-    Raises KafkaError."""
+def up_converted(records: memoryview, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The same records as batches of format 2, with the codec of the first compressed set. `max_bytes` limits what
+    compressed sets may decompress to. Takes long, so it belongs in the pool. Raises KafkaError."""
     chunks = []
     codec = Codec.NONE
     pending: list[Record] = []
-    for message in _flattened(records):
+    for message in _flattened(records, max_bytes):
         codec = codec or Codec(message.codec)
         pending.append(Record(message.key, message.value, message.timestamp))
         if len(pending) == RECORDS_PER_BATCH:
             chunks.append(build_batch(pending, codec=codec))
             pending = []
-            yield
     if pending:
         chunks.append(build_batch(pending, codec=codec))
     if not chunks:
@@ -59,9 +58,8 @@ def up_converted(records: memoryview) -> Generator[None, None, bytes]:
     return b"".join(chunks)
 
 
-def _flattened(records: memoryview) -> Iterator[_Message]:
+def _flattened(records: memoryview, left: int) -> Iterator[_Message]:
     """The messages, those of compressed sets included; each has the codec of the set that it came from."""
-    left = DECOMPRESSED_BYTES_MAX
     for message in _messages(records):
         if message.codec == Codec.NONE:
             yield message

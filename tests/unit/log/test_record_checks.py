@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from klamm.log.validation import AppendOrigin, InvalidRecords, is_costly
+from klamm.log.validation import BATCHES_MAX, AppendOrigin, InvalidRecords, is_costly
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
@@ -112,6 +112,32 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(bench: Workbench, codec: C
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.parametrize("config", [COMPACTED, TopicConfig(compression_type="lz4"), TopicConfig()])
+def test_many_records_in_a_few_bytes_are_refused_at_the_first_faults(bench: Workbench, config: TopicConfig) -> None:
+    """Equal records compress a thousandfold, but the offsets of valid ones rise."""
+    count = 100_000
+    bomb = forged(record(0) * count, Codec.ZSTD, count=count, last_offset_delta=count - 1)
+    assert len(bomb) < 300
+    assert is_costly(bomb, config)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRecords) as caught:
+            bench.open(config).append_as_leader(bomb, EPOCH)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "its records are not kept"
+    finally:
+        tracemalloc.stop()
+    assert len(caught.value.record_errors) <= 1_000
+
+
+def test_an_append_has_a_limited_number_of_batches(bench: Workbench) -> None:
+    log = bench.open()
+    log.append_as_leader(THREE * BATCHES_MAX, EPOCH)
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(THREE * (BATCHES_MAX + 1), EPOCH)
+    assert caught.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert log.log_end_offset == 3 * BATCHES_MAX
+
+
 def test_the_quick_check_agrees_with_reading() -> None:
     rng = random.Random(7)
     for _ in range(3000):
@@ -175,7 +201,11 @@ LARGE = build_batch([Record(b"key-%d" % n, b"v" * 100, 1000) for n in range(1000
         (LARGE, COMPACTED, True),
         (LARGE, TopicConfig(compression_type="zstd"), True),
         (LARGE, TopicConfig(message_timestamp_difference_max_ms=10), True),
-        (bytes(200_000), TopicConfig(), False),
+        (build_batch([Record(None, bytes(200_000), 1)]), TopicConfig(), False),
+        (build_batch([Record(None, b"", 1)] * 5_000), TopicConfig(), True),
+        (build_batch([Record(None, b"", 1)] * 1_000), TopicConfig(), False),
+        (build_batch([Record(b"k", b"", 1)] * 1_000), COMPACTED, True),
+        (THREE * 400, TopicConfig(), True),
         (bytes(22) + b"\x04" + bytes(200_000), TopicConfig(), True),
         (bytes(2_000_000), TopicConfig(), True),
     ],

@@ -40,13 +40,7 @@ def compressed(codec: Codec, inner: bytes, magic: int = 1) -> bytes:
 
 def converted(records: bytes) -> tuple[list[tuple[Any, ...]], list[int]]:
     """(timestamp, key, value) of all records, and the codec of each batch."""
-    steps = up_converted(memoryview(records))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            data = memoryview(done.value)
-            break
+    data = memoryview(up_converted(memoryview(records)))
     found, codecs = [], []
     for position, header in iter_batches(data):
         check_crc(data, position, header)

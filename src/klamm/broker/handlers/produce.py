@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
 from klamm.broker.handlers.slices import in_slices
+from klamm.log.validation import DECOMPRESSION_FACTOR
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
@@ -25,6 +28,7 @@ from klamm.wire.produce import (
     FIRST_WITH_TRANSACTIONAL_ID,
     ProduceResult,
     decode_in_slices,
+    encode_in_slices,
     encode_response,
     unfit,
 )
@@ -59,7 +63,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
             results.append(ProduceResult(name, refusal.code, message=refusal.message))
         else:
             try:
-                accepted.append((name, await _current_format(version, records)))
+                accepted.append((name, await _current_format(services, version, name, records)))
             except KafkaError as error:
                 results.append(ProduceResult(name, error.code, message=error.message))
     results += await services.appends.append(
@@ -71,14 +75,19 @@ async def handle(services: Services, context: RequestContext, version: int, body
     )
     if request.acks == NO_ACKS:
         return Metered(len(body), lambda throttle_ms: _answer_nothing(results))
+    if len(results) > ENTRIES_PER_SLICE:
+        return Metered(len(body), lambda throttle_ms: in_slices(encode_in_slices(version, results, throttle_ms)))
     return Metered(len(body), lambda throttle_ms: encode_response(version, results, throttle_ms))
 
 
-async def _current_format(version: int, records: memoryview) -> Buffer:
-    """Only versions below 3 may carry formats 0 and 1, which are converted."""
+async def _current_format(services: Services, version: int, name: TopicPartition, records: memoryview) -> Buffer:
+    """Only versions below 3 may carry formats 0 and 1, which are converted, in the pool: a set may be compressed."""
     if version >= FIRST_WITH_TRANSACTIONAL_ID or not is_old(records):
         return records
-    return await in_slices(up_converted(records))
+    held = services.replicas.partitions.get(name)
+    log = None if held is None else held.log
+    limit = services.config.message_max_bytes if log is None else log.config.max_message_bytes
+    return await services.pool(partial(up_converted, records, DECOMPRESSION_FACTOR * limit))
 
 
 def _answer_nothing(results: Sequence[ProduceResult]) -> Sequence[Buffer] | None:

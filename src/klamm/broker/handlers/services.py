@@ -14,6 +14,7 @@ from klamm.broker.coordinators.internal_topic import InternalTopic
 from klamm.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from klamm.broker.coordinators.transactions.marker_writer import MarkerWriter
 from klamm.broker.fetch_sessions import FetchSessions
+from klamm.broker.handlers.slices import Pool, at_once
 from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.producer_ids import ProducerIds
 from klamm.broker.quota_admin import QuotaAdmin
@@ -58,6 +59,8 @@ class Services:
     markers: MarkerWriter
     controller: ControllerApi
     authorizer: Authorizer
+    pool: Pool = at_once
+    """Runs what would hold the loop."""
 
     def may(self, context: RequestContext, operation: Operation, topic_name: str | None = None) -> bool:
         """Whether the client may do this to a topic, or to the cluster if no topic is given."""

@@ -21,7 +21,7 @@ from klamm.log.indexes.transaction_index import SUFFIX as TXN_SUFFIX
 from klamm.log.indexes.transaction_index import TransactionIndex
 from klamm.log.log_results import ReadResult
 from klamm.model.errors import KafkaError
-from klamm.model.ports import Buffer, Disk, DiskFile
+from klamm.model.ports import Buffer, Disk, DiskFile, Staged
 from klamm.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, corrupt, read_header
 
 LOG_SUFFIX: Final = ".log"
@@ -131,6 +131,8 @@ class LogSegment:
 
     def seal(self) -> None:
         """No more appends: write the final entry of the time index, for which rolling leaves a slot."""
+        if self._file is not None:
+            self._file.settle()
         self.time_index.append(*self.max_timestamp)
 
     def syncs(self) -> list[Callable[[], None]]:
@@ -154,6 +156,16 @@ class LogSegment:
         """Append bytes; the caller then describes each batch with `note`."""
         position = self._open().append(chunks)
         self._size = position + size
+        return position
+
+    def stage(self, body: Buffer, head_bytes: int) -> Staged:
+        return self._open().stage(body, head_bytes)
+
+    def append_staged(self, staged: Staged, head: Buffer, size: int) -> int | None:
+        """As `append`, for a batch whose body was staged in this segment. None if it was dropped."""
+        position = staged.commit(head)
+        if position is not None:
+            self._size = position + size
         return position
 
     def note(self, position: int, header: BatchHeader) -> None:
