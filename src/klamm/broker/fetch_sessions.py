@@ -3,7 +3,8 @@
 A session has an id and an epoch, which grows with every request. A request of an unknown session or with another epoch
 is refused as a whole, and the client starts again with a full fetch. The cache has a limited number of slots. When it
 is full, a new session replaces one that has been idle for two minutes; a follower's replaces any consumer's; a
-consumer's replaces an old and smaller one. Otherwise the fetch is served without a session, which costs only bytes.
+consumer's replaces an old and smaller one. Otherwise the fetch is served without a session, which costs only bytes. The
+same is true of a consumer that asks for more partitions than a session may have.
 
 No session belongs to a connection: the client that knows its id and epoch continues it. Partitions of a follower's
 session rest while nothing changes (`resting_partitions`).
@@ -12,15 +13,16 @@ session rest while nothing changes (`resting_partitions`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from klamm.broker.resting_partitions import RestingPartitions
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Clock
-from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult
+from klamm.wire.fetch import ENTRIES_PER_SLICE, FetchPartition, FetchRequest, FetchResult
+from klamm.wire.slices import finish
 
 NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
@@ -31,6 +33,8 @@ EPOCH_MAX: Final = 2**31 - 1
 IDLE_SECONDS: Final = 120.0
 PARTITIONS_PER_SLOT: Final = 200
 """Bounds the memory of all sessions together; those of followers do not count."""
+CONSUMED_MAX: Final = 20_000
+"""Partitions of one consumer's session: opening, changing and freeing it takes less than 30 ms."""
 UNKNOWN: Final = -1
 
 
@@ -40,45 +44,45 @@ class SessionAnswer(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-class FetchContext(Protocol):
+class FetchContext:
     """One request: what to fetch, and what its answer carries."""
 
-    @property
-    def partitions(self) -> Sequence[FetchPartition]: ...
+    partitions: Sequence[FetchPartition] = ()
+    resting: RestingPartitions | None = None
+    """Partitions of the session that are not among `partitions`."""
 
-    @property
-    def resting(self) -> RestingPartitions | None:
-        """Partitions of the session that are not among `partitions`."""
+    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+        return finish(self.answering(results))
 
-    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer: ...
+    def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
+        """The answer to a wide fetch. Yields after each slice."""
+        raise NotImplementedError
 
     def throttled(self) -> SessionAnswer:
         """The answer without data for a client above its quota."""
+        raise NotImplementedError
 
 
-class Refused:
+class Refused(FetchContext):
     """The session is unknown, or the epoch is not the expected one."""
 
-    resting: RestingPartitions | None = None
-
     def __init__(self, error: ErrorCode) -> None:
-        self.partitions: Sequence[FetchPartition] = ()
         self.error = error
 
-    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
-        return SessionAnswer(NO_SESSION, (), self.error)
+    def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
+        yield from ()
+        return self.throttled()
 
     def throttled(self) -> SessionAnswer:
-        return self.answer(())
+        return SessionAnswer(NO_SESSION, (), self.error)
 
 
-class Sessionless:
-    resting: RestingPartitions | None = None
-
+class Sessionless(FetchContext):
     def __init__(self, partitions: Sequence[FetchPartition]) -> None:
         self.partitions = partitions
 
-    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+    def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
+        yield from ()
         return SessionAnswer(NO_SESSION, results)
 
     def throttled(self) -> SessionAnswer:
@@ -93,8 +97,9 @@ class FullFetch(Sessionless):
         self._sessions = sessions
         self._replica_id = replica_id
 
-    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
-        return SessionAnswer(self._sessions.create(self.partitions, results, self._replica_id), results)
+    def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
+        session_id = yield from self._sessions.creating(self.partitions, results, self._replica_id)
+        return SessionAnswer(session_id, results)
 
 
 class _Cached:
@@ -170,24 +175,30 @@ class FetchSession:
             self.resting.close()
 
 
-class IncrementalFetch:
-    def __init__(self, session: FetchSession) -> None:
+class IncrementalFetch(FetchContext):
+    def __init__(self, session: FetchSession, sessions: FetchSessions) -> None:
         self._session = session
+        self._sessions = sessions
         self._epoch = session.epoch
         """What the request after this one must carry."""
-        self.partitions: Sequence[FetchPartition] = [cached.entry for cached in session.active.values()]
+        self.partitions = [cached.entry for cached in session.active.values()]
         self.resting = session.resting
 
-    def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
+    def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
         """Names the partitions with news."""
         session = self._session
-        if session.epoch != self._epoch:  # another request continued the session during the wait
-            return SessionAnswer(session.id, (), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        told = []
-        for result in results:
-            cached = session.partitions.get(result.partition)
-            if cached is not None and session.settle(cached, result):
-                told.append(result)
+        told: list[FetchResult] = []
+        for start in range(0, max(len(results), 1), ENTRIES_PER_SLICE):
+            if start:
+                yield
+            if session.epoch != self._epoch:  # another request continued the session meanwhile
+                if told:  # the other does not know that these are not news any more
+                    self._sessions.remove(session.id)
+                return SessionAnswer(session.id, (), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            for result in results[start : start + ENTRIES_PER_SLICE]:
+                cached = session.partitions.get(result.partition)
+                if cached is not None and session.settle(cached, result):
+                    told.append(result)
         return SessionAnswer(session.id, told)
 
     def throttled(self) -> SessionAnswer:
@@ -220,56 +231,77 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def open(self, request: FetchRequest) -> FetchContext:
+        return finish(self.opening(request))
+
+    def opening(self, request: FetchRequest) -> Generator[None, None, FetchContext]:
+        """Yields after each slice of a wide request."""
         if request.session_epoch in (FINAL_EPOCH, FIRST_EPOCH):
-            self._remove(request.session_id)
+            self.remove(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return Sessionless(request.partitions)
             return FullFetch(request.partitions, self, request.replica_id)
-        return self._continue(request)
+        return (yield from self._continuing(request))
 
-    def _continue(self, request: FetchRequest) -> FetchContext:
+    def _continuing(self, request: FetchRequest) -> Generator[None, None, FetchContext]:
         session = self._sessions.get(request.session_id)
         if session is None:
             return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if request.session_epoch != session.epoch:
             return Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.update(request.partitions, request.forgotten)
-        if not session.partitions:
-            self._remove(session.id)
-            return Sessionless(())
+        changed, forgotten = request.partitions, request.forgotten
+        too_many = len(session.partitions) + len(changed) > CONSUMED_MAX and not session.from_follower
+        if too_many or len(forgotten) > len(session.partitions):
+            self.remove(session.id)
+            return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.id)
-        return IncrementalFetch(session)
+        for start in range(0, max(len(changed), len(forgotten), 1), ENTRIES_PER_SLICE):
+            if start:
+                yield
+            end = start + ENTRIES_PER_SLICE
+            session.update(changed[start:end], forgotten[start:end])
+        if not session.partitions:
+            self.remove(session.id)
+            return Sessionless(())
+        return IncrementalFetch(session, self)
 
-    def _remove(self, session_id: int) -> None:
+    def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
 
-    def create(self, asked: Sequence[FetchPartition], results: Sequence[FetchResult], replica_id: int) -> int:
-        """The id of a new session for these partitions and answers, or NO_SESSION."""
+    def creating(
+        self, asked: Sequence[FetchPartition], results: Sequence[FetchResult], replica_id: int
+    ) -> Generator[None, None, int]:
+        """The id of a new session for these partitions and answers, or NO_SESSION. Yields after each slice."""
         now, from_follower = self._clock.monotonic(), replica_id >= 0
         if not asked or not self._make_room(len(asked), from_follower, now):
             return NO_SESSION
         resting = self._resting(BrokerId(replica_id)) if from_follower else None
         session = FetchSession(self._new_id(), from_follower, now, resting)
-        session.update(asked, ())
-        for result in results:
+        self._sessions[session.id] = session
+        for start in range(0, len(asked), ENTRIES_PER_SLICE):
+            if start:
+                yield
+            session.update(asked[start : start + ENTRIES_PER_SLICE], ())
+        for number, result in enumerate(results, 1):
             if result.partition in session.partitions:
                 session.partitions[result.partition].has_news(result)
-        self._sessions[session.id] = session
-        return session.id
+            if number % ENTRIES_PER_SLICE == 0:
+                yield
+        return session.id if session.id in self._sessions else NO_SESSION
 
     def _make_room(self, size: int, from_follower: bool, now: float) -> bool:
-        if not from_follower and self._consumed() + size > self._slots * PARTITIONS_PER_SLOT:
+        limit = min(CONSUMED_MAX, self._slots * PARTITIONS_PER_SLOT - self._consumed())
+        if not from_follower and size > limit:
             return False
         if len(self._sessions) < self._slots:
             return True
         evicted = self._evictable(size, from_follower, now)
         if evicted is None:
             return False
-        self._remove(evicted.id)
+        self.remove(evicted.id)
         self.evictions += 1
         return True
 

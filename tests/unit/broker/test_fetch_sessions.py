@@ -8,13 +8,26 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.fetch_sessions import EPOCH_MAX, IDLE_SECONDS, PARTITIONS_PER_SLOT, FetchSessions, SessionAnswer
+from klamm.broker.fetch_sessions import (
+    CONSUMED_MAX,
+    EPOCH_MAX,
+    IDLE_SECONDS,
+    PARTITIONS_PER_SLOT,
+    FetchSessions,
+    SessionAnswer,
+)
 from klamm.broker.follower_session import FollowerSession
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
-from klamm.wire.fetch import FetchPartition, FetchRequest, FetchResult, decode_follower_response
+from klamm.wire.fetch import (
+    ENTRIES_PER_SLICE,
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    decode_follower_response,
+)
 from klamm.wire.fetch import encode_follower_request as encode
 from klamm.wire.server_connection import RequestHeader
 
@@ -177,6 +190,52 @@ def test_consumers_cannot_fill_the_memory(clock: Any) -> None:
     assert opened(sessions, A) == 0
     assert opened(sessions, *many, replica=FOLLOWER) != 0
     assert sessions.partition_count == 4 * PARTITIONS_PER_SLOT
+
+
+def many(count: int) -> list[TopicPartition]:
+    return [TopicPartition("t", number) for number in range(count)]
+
+
+def test_a_consumer_with_very_many_partitions_has_no_session(clock: Any) -> None:
+    sessions = FetchSessions(1_000, clock, random.Random(1))
+    assert opened(sessions, *many(CONSUMED_MAX + 1)) == 0
+    session = opened(sessions, *many(CONSUMED_MAX))
+    assert session > 0
+    grown = sessions.open(request(session, 1, TopicPartition("u", 0)))
+    assert grown.answer([]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0, "and it holds no memory"
+    assert opened(sessions, *many(CONSUMED_MAX + 1), replica=FOLLOWER) > 0
+
+
+def test_a_session_cannot_forget_more_than_it_has(sessions: FetchSessions) -> None:
+    session = opened(sessions, A)
+    assert sessions.open(request(session, 1, forgotten=[A, B])).answer([]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0
+
+
+def test_wide_sessions_are_opened_and_answered_in_slices(clock: Any) -> None:
+    sessions = FetchSessions(1_000, clock, random.Random(1))
+    names = many(2 * ENTRIES_PER_SLICE)
+    results = [result(name) for name in names]
+    steps = list(sessions.open(request(0, 0, *names)).answering(results))
+    (session,) = sessions._sessions
+    assert len(steps) >= 2
+    assert len(list(sessions.opening(request(session, 1, forgotten=names)))) == 1
+    assert len(sessions) == 0, "nothing is left of it"
+
+
+def test_an_answer_in_slices_does_not_outlive_its_session(clock: Any) -> None:
+    """Otherwise the news that the first slice settled would be told to nobody."""
+    sessions = FetchSessions(1_000, clock, random.Random(1))
+    names = many(ENTRIES_PER_SLICE + 1)
+    session = opened(sessions, *names)
+    answering = sessions.open(request(session, 1)).answering([result(name, high_watermark=9) for name in names])
+    next(answering)
+    sessions.open(request(session, 2))
+    with pytest.raises(StopIteration) as ended:
+        next(answering)
+    assert ended.value.value.error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert len(sessions) == 0
 
 
 # --- the follower's side ---

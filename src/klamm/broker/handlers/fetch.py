@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Final
 
+from klamm.broker.fetch_sessions import FetchContext
 from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
@@ -39,6 +40,7 @@ from klamm.wire.slices import finish
 VERSION_FIRST_SERVED: Final = 4
 WIDE_BYTES: Final = 32_000
 """A larger request names more than a thousand partitions."""
+CONSUMER: Final = -1
 _OLD: Final = response_class(ApiKey.FETCH)
 
 
@@ -47,7 +49,9 @@ async def handle(services: Services, context: RequestContext, version: int, body
         return Metered(None, lambda _: [_decline(version, body)])
     decoding = decode_in_slices(version, body)
     request = await in_slices(decoding) if len(body) > WIDE_BYTES else finish(decoding)
-    session = services.fetch_sessions.open(request)
+    # Only the sessions of brokers are without a limit, and any client can call itself one.
+    opening = services.fetch_sessions.opening(request if context.privileged else request._replace(replica_id=CONSUMER))
+    session = await in_slices(opening) if len(body) > WIDE_BYTES else finish(opening)
     entries: list[FetchPartition] = []
     refused: list[FetchResult] = []
     for start in range(0, len(session.partitions), ENTRIES_PER_SLICE):
@@ -69,22 +73,28 @@ async def handle(services: Services, context: RequestContext, version: int, body
     size = None if query.from_follower else sum(len(result.records) for result in results)
 
     def encode(throttle_ms: int) -> Sequence[Buffer] | Awaitable[Sequence[Buffer]]:
-        answer = session.throttled() if throttle_ms else session.answer(results)
-        head = encode_head(version, throttle_ms=throttle_ms, error=answer.error, session_id=answer.session_id)
-        topics = encode_in_slices(version, answer.results)
-        if len(answer.results) <= ENTRIES_PER_SLICE:
-            return [head, *finish(topics)]
-        return _joined(head, topics, [request.partitions, entries, refused, results])
+        answering = _answering(version, session, results, throttle_ms)
+        if len(results) <= ENTRIES_PER_SLICE:
+            return finish(answering)
+        return _freeing(answering, [request.partitions, entries, refused, results])
 
     return Metered(size, encode)
 
 
-async def _joined(head: bytes, topics: Generator[None, None, list[Buffer]], used: list[list[Any]]) -> Sequence[Buffer]:
+def _answering(
+    version: int, session: FetchContext, results: list[FetchResult], throttle_ms: int
+) -> Generator[None, None, list[Buffer]]:
+    answer = session.throttled() if throttle_ms else (yield from session.answering(results))
+    head = encode_head(version, throttle_ms=throttle_ms, error=answer.error, session_id=answer.session_id)
+    return [head, *(yield from encode_in_slices(version, answer.results))]
+
+
+async def _freeing(answering: Generator[None, None, list[Buffer]], used: list[list[Any]]) -> Sequence[Buffer]:
     """The answer, in slices; then what it was made from is freed."""
-    joined = [head, *await in_slices(topics)]
+    answer = await in_slices(answering)
     for entries in used:
         await in_slices(freed(entries))
-    return joined
+    return answer
 
 
 def _authorize(
