@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.broker.handlers.slices import in_slices
 from klamm.net.listening_socket import listening_socket
 from klamm.telemetry.metrics import MetricsRegistry
 
@@ -65,21 +66,21 @@ class HttpListener:
 def _server(metrics: MetricsRegistry, not_ready: Callable[[], str]) -> Any:
     """A uvicorn server that leaves signals and logging alone. Runs in a thread, because it does the slow imports."""
     import uvicorn
-    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client import ProcessCollector
     from prometheus_client.exposition import choose_encoder
     from starlette.applications import Starlette
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from klamm.telemetry.prometheus import RegistryCollector
+    from klamm.telemetry.prometheus import exposition
 
-    registry = CollectorRegistry()
-    registry.register(RegistryCollector(metrics))
-    ProcessCollector(registry=registry)
+    process = ProcessCollector(registry=None)
 
     async def scraped(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"Content-Type": content_type})
+        snapshot = await in_slices(metrics.snapshot())
+        text = await asyncio.to_thread(exposition, snapshot, encode, process)
+        return Response(text, headers={"Content-Type": content_type})
 
     async def healthy(_request: Request) -> Response:
         return Response("ok\n", media_type="text/plain")

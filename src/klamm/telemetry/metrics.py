@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
 BUCKETS_MS: Final = (0.25, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 30_000.0)
 """From a request that only reads memory to one that waits for request.timeout.ms. Few, because each is a series for
 each API and part."""
+METRICS_PER_SLICE: Final = 500
 BUCKET_BOUNDS: Final = (*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf")
 
 
@@ -72,6 +73,12 @@ class Timer:
             self.max_ms = duration_ms
         self._recent.append(duration_ms)
 
+    def copied(self) -> Timer:
+        copy = Timer()
+        copy.count, copy.sum_ms, copy.max_ms = self.count, self.sum_ms, self.max_ms
+        copy._recent = self._recent.copy()
+        return copy
+
     def quantiles(self) -> dict[float, float]:
         ordered = sorted(self._recent)
         if not ordered:
@@ -107,6 +114,11 @@ class Histogram:
 
     def __init__(self, timer: BucketTimer) -> None:
         self.timer = timer
+
+    def copied(self) -> Histogram:
+        copy = BucketTimer()
+        copy.count, copy.sum_ms, copy.buckets = self.timer.count, self.timer.sum_ms, list(self.timer.buckets)
+        return Histogram(copy)
 
     def cumulative(self) -> list[tuple[str, int]]:
         """Each bound in seconds, as Prometheus writes it, with the durations up to it."""
@@ -166,10 +178,22 @@ class MetricsRegistry:
         """Register values whose names are known only at a scrape, such as those of topics. There must not be many."""
         self._collections.append(values)
 
-    def instruments(self) -> list[tuple[MetricName, Instrument]]:
-        """Sorted by name."""
-        collected = [(name, _constant(value)) for values in self._collections for name, value in values()]
-        return sorted([*self._metrics.items(), *collected], key=lambda item: item[0])
+    def snapshot(self) -> Generator[None, None, list[tuple[MetricName, Instrument]]]:
+        """All metrics as they are, in any order, so that another thread can format them: with thousands of series that
+        takes longer than the loop may be held. Yields after each slice."""
+        found: list[tuple[MetricName, Instrument]] = []
+        for number, (name, instrument) in enumerate(list(self._metrics.items()), 1):
+            found.append((name, _as_it_is(instrument)))
+            if number % METRICS_PER_SLICE == 0:
+                yield
+        for values in self._collections:
+            yield
+            found += [(name, _constant(value)) for name, value in values()]
+        return found
+
+
+def _as_it_is(instrument: Instrument) -> Instrument:
+    return instrument.copied() if isinstance(instrument, Timer | Histogram) else _constant(value_of(instrument))
 
 
 def _constant(value: float) -> Instrument:

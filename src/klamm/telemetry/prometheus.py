@@ -1,4 +1,4 @@
-"""A registry in Prometheus' text format. Imported at the first scrape.
+"""Metrics in Prometheus' text format. Imported at the first scrape.
 
 The names are those of the JMX exporter's example configuration for Kafka, which operators' dashboards use: lower case;
 a counter (`...PerSec`, `...-total`) without that ending and with `_total`; a timer as a summary with its quantiles.
@@ -8,7 +8,8 @@ klamm's own histograms stand beside these.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,29 +22,35 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from klamm.telemetry.metrics import Histogram, Instrument, MetricName, MetricsRegistry, Timer, value_of
+from klamm.telemetry.metrics import Histogram, Instrument, MetricName, Timer, value_of
 
 COUNTER_ENDINGS: Final = ("PerSec", "-total")
 
 
-class RegistryCollector(Collector):
-    def __init__(self, metrics: MetricsRegistry) -> None:
-        self._metrics = metrics
+class SnapshotCollector(Collector):
+    def __init__(self, snapshot: Iterable[tuple[MetricName, Instrument]]) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, list[tuple[MetricName, Instrument]]] = {}
-        for name, instrument in self._metrics.instruments():
+        for name, instrument in sorted(self._snapshot, key=itemgetter(0)):
             families.setdefault(spelled(name), []).append((name, instrument))
         for family, members in families.items():
             labels = sorted({key.replace("-", "_") for name, _ in members for key, _ in name.tags})
             yield _family(family, labels, members)
 
 
-def exposition(metrics: MetricsRegistry) -> bytes:
-    """The registry in Prometheus' text format."""
+def exposition(
+    snapshot: Iterable[tuple[MetricName, Instrument]],
+    encode: Callable[[CollectorRegistry], bytes] = generate_latest,
+    *others: Collector,
+) -> bytes:
+    """The metrics in Prometheus' text format, or as `encode` writes them, with those of `others`. Takes long, so it
+    belongs in a thread."""
     registry = CollectorRegistry()
-    registry.register(RegistryCollector(metrics))
-    return generate_latest(registry)
+    for collector in (SnapshotCollector(snapshot), *others):
+        registry.register(collector)
+    return encode(registry)
 
 
 def spelled(name: MetricName) -> str:

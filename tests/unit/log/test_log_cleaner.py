@@ -21,6 +21,7 @@ from klamm.model.ids import LeaderEpoch
 from klamm.model.ports import T
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
+from klamm.wire.slices import finish
 
 from .conftest import SetClock, Workbench
 from .test_compaction import BEGAN, CONFIG, batches, contents, put, seal
@@ -364,7 +365,7 @@ async def test_what_cannot_be_cleaned_is_reported_and_the_others_go_on(
         assert metrics.value(*manager, "uncleanable-partitions-count", logDirectory=str(tmp_path)) == 1
         assert metrics.value(*manager, "uncleanable-bytes", logDirectory=str(tmp_path)) > 0
         assert 0 < metrics.value("kafka.log", "LogCleaner", "cleaner-recopy-percent") < 100
-        assert b"kafka_log_logcleanermanager_time_since_last_run_ms" in exposition(metrics)
+        assert b"kafka_log_logcleanermanager_time_since_last_run_ms" in exposition(finish(metrics.snapshot()))
         assert not leftovers(tmp_path)
         logs.delete(tp("bad-0"))
         assert logs.cleaner.uncleanable_in(home) == []

@@ -19,6 +19,7 @@ from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
 from klamm.wire.apis import ApiKey
 from klamm.wire.server_connection import RequestHeader, request_head
+from klamm.wire.slices import finish
 
 BOTH_LOOPS = pytest.mark.parametrize(
     "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
@@ -244,7 +245,7 @@ async def test_traffic_is_counted_under_kafkas_names() -> None:
         while server.connection_count:
             await asyncio.sleep(0)
         assert (value("connection-count"), value("connection-close-total")) == (0, 1)
-    text = exposition(metrics).decode()
+    text = exposition(finish(metrics.snapshot())).decode()
     assert (
         'kafka_server_socket_server_metrics_connection_creation_total{listener="CLIENT",networkProcessor="0"} 1.0'
         in text

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from klamm.telemetry.metrics import MetricName, MetricsRegistry
 from klamm.telemetry.prometheus import exposition
+from klamm.wire.slices import finish
 
 
 def test_metrics_are_exported_under_kafkas_names() -> None:
@@ -10,7 +11,7 @@ def test_metrics_are_exported_under_kafkas_names() -> None:
     registry.meter("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec").mark(2)
     registry.timer("kafka.controller", "ControllerStats", "LeaderElectionRateAndTimeMs").update(12.5)
     registry.read("kafka.controller", "ControllerChannelManager", "QueueSize", lambda: 7, broker_id="3")
-    text = exposition(registry).decode()
+    text = exposition(finish(registry.snapshot())).decode()
     assert "kafka_controller_kafkacontroller_activecontrollercount 1.0" in text
     assert "kafka_controller_controllerstats_uncleanleaderelections_total 2.0" in text
     assert "kafka_controller_controllerstats_leaderelectionrateandtimems_sum 12.5" in text
@@ -45,7 +46,7 @@ def test_values_of_topics_are_read_at_the_scrape_and_the_total_has_no_label() ->
         ]
     )
     topics["bills"] = 2.0
-    lines = exposition(registry).decode().splitlines()
+    lines = exposition(finish(registry.snapshot())).decode().splitlines()
     name = "kafka_server_brokertopicmetrics_messagesin_total"
     assert [line for line in lines if not line.startswith("#")] == [
         f"{name} 5.0",

@@ -8,6 +8,7 @@ from klamm.net.clock import SystemClock
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
 from klamm.telemetry.request_times import RequestTimes
+from klamm.wire.slices import finish
 
 
 def test_the_parts_of_a_request_add_up() -> None:
@@ -15,7 +16,7 @@ def test_the_parts_of_a_request_add_up() -> None:
     times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"}, SystemClock())
     times.record(0, 0.001, 0.002, 0.004, 0.008)
     times.record(99, 1.0, 1.0, 1.0, 1.0)  # not served
-    text = exposition(metrics).decode()
+    text = exposition(finish(metrics.snapshot())).decode()
     expected = {"requestqueue": 1.0, "local": 2.0, "remote": 4.0, "responsesend": 8.0, "total": 15.0}
     for part, milliseconds in expected.items():
         name = f"kafka_network_requestmetrics_{part}timems"
@@ -29,7 +30,10 @@ def test_histograms_of_the_parts_by_api() -> None:
     times = RequestTimes(metrics, {0: "Produce", 1: "Fetch"}, SystemClock())
     for remote in (0.0, 0.004, 0.005, 0.2, 60.0):
         times.record(0, 0.0001, 0.002, remote, 0.0)
-    families = {family.name: family for family in text_string_to_metric_families(exposition(metrics).decode())}
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(exposition(finish(metrics.snapshot())).decode())
+    }
     family = families["klamm_request_seconds"]
     assert family.type == "histogram"
     waited = [sample for sample in family.samples if sample.labels["part"] == "remote"]
