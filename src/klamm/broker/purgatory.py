@@ -4,7 +4,8 @@ A `Watch` names the partitions that a request depends on. Code that changes a pa
 role) calls `check` for it. A watch without a waiter only remembers which partitions changed, so a reader that
 takes several turns of the loop misses nothing, and a reader that comes again asks only for what changed (`taken`).
 Once it waits, its condition is tested for each change in the same step, and the waiting coroutine runs in the next turn
-of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6).
+of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6). If hundreds
+wait for one partition, they take several turns.
 
 The order is: watch, test once more, start the timer. Otherwise a change between the caller's own test and the watch
 would be lost.
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from klamm.model.ids import TopicPartition
 from klamm.model.requests import ClientConnection
+
+CHECKED_PER_TURN: Final = 200
 
 Condition = Callable[[TopicPartition], bool]
 """True when the wait is over. The argument is the partition that changed."""
@@ -145,8 +148,14 @@ class Purgatory:
         """`key` has changed: complete the waits whose condition now holds."""
         watches = self.by_partition.get(key)
         if watches is not None:
-            for watch in list(watches):
-                watch.check(key)
+            self._check(key, list(watches))
+
+    def _check(self, key: TopicPartition, watches: list[Watcher]) -> None:
+        """All that complete at once run in one turn of the loop, so very many are checked in several turns."""
+        for watch in watches[:CHECKED_PER_TURN]:
+            watch.check(key)
+        if len(watches) > CHECKED_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._check, key, watches[CHECKED_PER_TURN:])
 
 
 def _expire(done: asyncio.Future[bool]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from klamm.broker.purgatory import Purgatory
+from klamm.broker.purgatory import CHECKED_PER_TURN, Purgatory
 from klamm.model.ids import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -51,3 +51,17 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     assert len(purgatory) == 0
     purgatory.check(A)
+
+
+async def test_very_many_waits_for_one_partition_end_in_several_turns() -> None:
+    purgatory, key = Purgatory(), TopicPartition("t", 0)
+    count = 2 * CHECKED_PER_TURN + 1
+    waits = [asyncio.create_task(purgatory.wait([key], lambda changed: changed is not None, 1e6)) for _ in range(count)]
+    await asyncio.sleep(0)
+    purgatory.check(key)
+    ended = []
+    while not all(wait.done() for wait in waits):
+        await asyncio.sleep(0)
+        ended.append(sum(wait.done() for wait in waits))
+    assert max(after - before for before, after in zip([0, *ended], ended, strict=False)) <= CHECKED_PER_TURN
+    assert all([await wait for wait in waits])
