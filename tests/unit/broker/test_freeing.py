@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from klamm.broker.handlers.freeing import OBJECTS_PER_SLICE, freed
+from klamm.broker.handlers.freeing import OBJECTS_PER_SLICE, freed, is_wide
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import request_class
 
@@ -37,3 +37,14 @@ def test_a_dict_and_null() -> None:
     names = dict.fromkeys(range(OBJECTS_PER_SLICE + 1))
     assert len(list(freed(names))) == 2 and not names
     assert list(freed(METADATA(topics=None))) == []
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions", "expected"),
+    [(0, 0, False), (100, 0, False), (101, 0, True), (10, 9, False), (10, 10, True)],
+)
+def test_entries_of_entries_make_a_message_wide(topics: int, partitions: int, expected: bool) -> None:
+    entry = TOPIC.ListOffsetsPartition(partition_index=1)
+    message = LIST_OFFSETS(topics=[TOPIC(name="t", partitions=[entry] * partitions) for _ in range(topics)])
+    assert is_wide(message, 100) is expected
+    assert not is_wide(METADATA(topics=None), 0)

@@ -59,7 +59,9 @@ async def alter_each(
 ) -> Any:
     """Alter each resource that the client may alter and names once; answer with the outcome of each. `response` is the
     class of the answer."""
-    counts = Counter((named.resource_type, named.resource_name) for named in resources)
+    counts: Counter[tuple[int, str]] = Counter()
+    async for named in each(resources):
+        counts[named.resource_type, named.resource_name] += 1
     answers = []
     async for named in each(resources, RESOURCES_PER_SLICE):
         kind, name = named.resource_type, named.resource_name

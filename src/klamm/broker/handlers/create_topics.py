@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from klamm.broker.handlers.answers import check_named_once
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.broker.topics import NewTopic, PlannedTopic
 from klamm.model.errors import ErrorCode, KafkaError, ZooKeeperError
 from klamm.model.ids import BrokerId
@@ -21,13 +22,16 @@ from klamm.wire.messages import response_class
 
 _RESPONSE: Final = response_class(ApiKey.CREATE_TOPICS)
 _RESULT: Final = _RESPONSE.CreatableTopicResult
+TOPICS_PER_SLICE: Final = 50
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    names = Counter(topic.name for topic in request.topics)
+    names: Counter[str] = Counter()
+    async for topic in each(request.topics):
+        names[topic.name] += 1
     results: dict[str, Any] = {}
     created: dict[str, PlannedTopic] = {}
-    for topic in request.topics:
+    async for topic in each(request.topics, TOPICS_PER_SLICE):
         if topic.name in results:
             continue
         try:

@@ -27,7 +27,9 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     with_synonyms = version >= VERSION_SYNONYMS and request.include_synonyms
     with_documentation = version >= VERSION_DOCUMENTATION and request.include_documentation
     results = []
-    async for named in each(request.resources, RESOURCES_PER_SLICE):
+    # Each is described once, however often it is named: a description is a hundred times as long as a name.
+    resources = {(named.resource_type, named.resource_name): named async for named in each(request.resources)}
+    async for named in each(resources.values(), RESOURCES_PER_SLICE):
         entries: list[ConfigEntry] = []
 
         async def describe(named: Any = named, entries: list[ConfigEntry] = entries) -> None:

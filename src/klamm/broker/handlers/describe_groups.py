@@ -6,14 +6,15 @@ from typing import Any, Final
 
 from klamm.broker.coordinators.groups.coordinator import Description
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import mapped
+from klamm.broker.handlers.slices import Pace
 from klamm.model.errors import ErrorCode
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
 from klamm.wire.messages import response_class
 
-GROUPS_PER_SLICE: Final = 200
+ENTRIES_PER_SLICE: Final = 500
+"""Groups and members."""
 _RESPONSE: Final = response_class(ApiKey.DESCRIBE_GROUPS)
 _GROUP: Final = _RESPONSE.DescribedGroup
 _MEMBER: Final = _GROUP.DescribedGroupMember
@@ -23,23 +24,24 @@ OPERATION_BITS: Final = {Operation.READ: 3, Operation.DELETE: 6, Operation.DESCR
 
 
 async def handle(services: Services, context: RequestContext, version: int, request: Any) -> Any:
-    def describe(name: str) -> Any:
-        return _describe(services, context, name, request)
+    pace = Pace(ENTRIES_PER_SLICE)
+    names = {name: None async for name in pace.each(request.groups)}
+    return _RESPONSE(
+        groups=[await _describe(services, context, name, request, pace) async for name in pace.each(names)]
+    )
 
-    return _RESPONSE(groups=await mapped(describe, dict.fromkeys(request.groups), GROUPS_PER_SLICE))
 
-
-def _describe(services: Services, context: RequestContext, group_id: str, request: Any) -> Any:
+async def _describe(services: Services, context: RequestContext, group_id: str, request: Any, pace: Pace) -> Any:
     if not services.may_group(context, Operation.DESCRIBE, group_id):
-        return _group(group_id, Description(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return await _group(group_id, Description(ErrorCode.GROUP_AUTHORIZATION_FAILED), pace)
     description = services.groups.describe(group_id)
     if description.error is ErrorCode.NONE and request.include_authorized_operations:
         bits = [bit for it, bit in OPERATION_BITS.items() if services.may_group(context, it, group_id)]
-        return _group(group_id, description, sum(1 << bit for bit in bits))
-    return _group(group_id, description)
+        return await _group(group_id, description, pace, sum(1 << bit for bit in bits))
+    return await _group(group_id, description, pace)
 
 
-def _group(group_id: str, description: Description, operations: int = NOT_ASKED) -> Any:
+async def _group(group_id: str, description: Description, pace: Pace, operations: int = NOT_ASKED) -> Any:
     return _GROUP(
         error_code=description.error,
         group_id=group_id,
@@ -55,7 +57,7 @@ def _group(group_id: str, description: Description, operations: int = NOT_ASKED)
                 member_metadata=member.metadata,
                 member_assignment=member.assignment,
             )
-            for member in description.members
+            async for member in pace.each(description.members)
         ],
         authorized_operations=operations,
     )

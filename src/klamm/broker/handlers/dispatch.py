@@ -67,7 +67,7 @@ from klamm.broker.handlers import (
     update_metadata,
     write_txn_markers,
 )
-from klamm.broker.handlers.freeing import freed
+from klamm.broker.handlers.freeing import freed, is_wide
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
 from klamm.broker.handlers.slices import Pool, at_once, in_slices
@@ -86,6 +86,9 @@ from klamm.wire.server_connection import RequestHeader
 
 LARGE_BYTES: Final = 32 << 10
 """The codec needs up to ten milliseconds for a request of this size and its response, which may be larger."""
+
+WIDE_ENTRIES: Final = 1_000
+"""A small request may have a wide response, such as a list of all groups. To encode so many takes milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +226,8 @@ class Dispatcher:
         response, seconds = await self._timed(MESSAGE_HANDLERS[key](self._services, context, version, request))
         if isinstance(response, Metered):
             return await self._metered(context, key, response, seconds)
+        if is_wide(response, WIDE_ENTRIES):
+            return await self._encode_wide(context, key, version, response, seconds)
         return self._encode(context, key, version, response, seconds)
 
     async def _handle_large(
@@ -235,6 +240,11 @@ class Dispatcher:
             await in_slices(freed(request))
         if isinstance(response, Metered):
             return await self._metered(context, key, response, seconds)
+        return await self._encode_wide(context, key, version, response, seconds)
+
+    async def _encode_wide(
+        self, context: RequestContext, key: ApiKey, version: int, response: Any, seconds: float
+    ) -> Sequence[Buffer]:
         self._set_throttle(context, key, response, seconds)
         encoded = await self._pool(partial(encode_response, response, version))
         await in_slices(freed(response))

@@ -1,4 +1,4 @@
-"""Frees wide messages in slices: freeing a million objects at once would hold the loop, in any thread.
+"""Finds wide messages, and frees them in slices: freeing a million objects at once would hold the loop, in any thread.
 
 The lists of a message are emptied, so a handler must not keep a list of its request. It may keep what is in it.
 """
@@ -23,6 +23,21 @@ def freed(held: Any) -> Generator[None, None, None]:
     else:
         for entries in _lists(held):
             yield from _pop_entries(entries)
+
+
+def is_wide(message: Message, entries_max: int) -> bool:
+    """Whether its lists have more than so many entries, those of their entries included."""
+    left = entries_max
+    pending = _lists(message)
+    while pending:
+        entries = pending.pop()
+        left -= len(entries)
+        if left < 0:
+            return True
+        if entries and _list_names(entries[0].__class__):
+            for entry in entries:
+                pending += _lists(entry)
+    return False
 
 
 def _pop_items(items: dict[Any, Any]) -> Generator[None, None, None]:

@@ -23,7 +23,9 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     if not services.may_group(context, Operation.READ, request.group_id):
         return _RESPONSE(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if version >= VERSION_BATCH:
-        leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
+        leaving = await mapped(
+            lambda member: LeavingMember(member.member_id, member.group_instance_id), request.members
+        )
     else:
         leaving = [LeavingMember(request.member_id)]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
+from klamm.broker.handlers.slices import each
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
 from klamm.wire.apis import ApiKey
@@ -20,7 +21,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         error_code=error,
         groups=[
             _RESPONSE.ListedGroup(group_id=group.id, protocol_type=group.protocol_type or "")
-            for group in groups
+            async for group in each(groups)
             if sees_all or services.may_group(context, Operation.DESCRIBE, group.id)
         ],
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from klamm.broker.coordinators.transactions.transaction import NO_TIME, Transaction, TransactionState
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import in_slices
+from klamm.broker.handlers.slices import each, in_slices
 from klamm.model.errors import ErrorCode
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
@@ -30,14 +30,19 @@ async def handle(services: Services, context: RequestContext, version: int, requ
         return _RESPONSE(
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown_state_filters=[], transaction_states=[]
         )
-    unknown = [name for name in request.state_filters if name not in _STATES and name not in _NEVER_STORED]
+    names = each(request.state_filters, IDS_PER_SLICE)
+    unknown = [name async for name in names if name not in _STATES and name not in _NEVER_STORED]
     wanted = {_STATES[name] for name in request.state_filters if name in _STATES}
+    known = {transaction.producer_id for transaction in services.transactions.transactions()}
+    producers = {
+        wanted_id async for wanted_id in each(request.producer_id_filters, IDS_PER_SLICE) if wanted_id in known
+    }
     duration_ms = request.duration_filter if version >= VERSION_DURATION else NO_TIME
 
     def fits(transaction: Transaction) -> bool:
         if request.state_filters and transaction.state not in wanted:
             return False
-        if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+        if request.producer_id_filters and transaction.producer_id not in producers:
             return False
         if duration_ms < 0:
             return True

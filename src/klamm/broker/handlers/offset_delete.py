@@ -23,7 +23,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
     if not services.may_group(context, Operation.DELETE, request.group_id):
         return _RESPONSE(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     errors: Errors = {}
-    wanted: list[TopicPartition] = []
+    wanted: dict[TopicPartition, None] = {}
     pace = Pace()
     async for topic in pace.each(request.topics):
         allowed = services.may(context, Operation.READ, topic.name)
@@ -34,7 +34,7 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             elif name not in services.metadata:
                 errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                wanted.append(name)
+                wanted[name] = None
     try:
         errors |= await services.groups.commits.delete(request.group_id, wanted)
     except KafkaError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from klamm.broker.coordinators.groups import rebalance
 from klamm.broker.coordinators.groups.execution import Execution
 from klamm.broker.coordinators.groups.expiry import MINUTE_MS, expired_offsets, is_over
 from klamm.broker.coordinators.groups.group import GROUP_BYTES, OFFSET_BYTES, Group, State
-from klamm.broker.coordinators.groups.group_log import EncodedBatch, GroupLog, Producer, commit_error
+from klamm.broker.coordinators.groups.group_log import Appended, EncodedBatch, GroupLog, Producer, commit_error
 from klamm.broker.coordinators.groups.offsets import Offsets
 from klamm.broker.coordinators.groups.records import Offset
 from klamm.broker.coordinators.groups.registry import GroupRegistry
@@ -22,6 +23,7 @@ from klamm.model.guard import Guard
 from klamm.model.ids import ProducerId, TopicPartition
 
 GROUPS_PER_SLICE: Final = 200
+TOMBSTONES_PER_SLICE: Final = 500
 NO_OFFSET: Final = Offset(-1)
 
 Errors = dict[TopicPartition, ErrorCode]
@@ -193,7 +195,7 @@ class Commits:
 
     # --- removal ---
 
-    async def delete(self, group_id: str | None, partitions: Sequence[TopicPartition]) -> Errors:
+    async def delete(self, group_id: str | None, partitions: Collection[TopicPartition]) -> Errors:
         """OffsetDelete, answered when it is replicated. Raises KafkaError of the whole request."""
         self._registry.check(group_id)
         group = self._registry.get(group_id or "")
@@ -201,23 +203,35 @@ class Commits:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_in(State.EMPTY) and group.protocol_type != CONSUMER:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        subscribed = {
-            name for name in partitions if not group.is_in(State.EMPTY) and group.is_subscribed_to(name.topic)
-        }
-        removed = [name for name in partitions if name not in subscribed and group.offsets.has_record(name)]
+        is_empty = group.is_in(State.EMPTY)
+        errors: Errors = {}
+        removed: list[TopicPartition] = []
+        async for name in each(partitions):
+            is_subscribed = not is_empty and group.is_subscribed_to(name.topic)
+            errors[name] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
+            if not is_subscribed and group.offsets.has_record(name):
+                removed.append(name)
+        error = await self._remove(group, removed)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(commit_error(error))
+        return errors
+
+    async def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> ErrorCode:
+        """Write tombstones, and forget what they remove, in slices. Answers when they are replicated."""
         acks = self._config.offsets_commit_required_acks
-        appended = self._log.append_tombstones(group.partition, group.id, removed, acks=acks)
-        if appended is not None:
-            if appended.error is not ErrorCode.NONE:
-                raise KafkaError(commit_error(appended.error))
-            self._forget(group, removed)
-            self.deleted += len(removed)
-            error = await self._log.acknowledged(appended)
-            if error is not ErrorCode.NONE:
-                raise KafkaError(commit_error(error))
-        return {
-            name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE for name in partitions
-        }
+        appended: Appended | None = None
+        for start in range(0, len(partitions), TOMBSTONES_PER_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            if not self._registry.holds(group):
+                return ErrorCode.NOT_COORDINATOR
+            some = partitions[start : start + TOMBSTONES_PER_SLICE]
+            appended = self._log.append_tombstones(group.partition, group.id, some, acks=acks)
+            if appended is None or appended.error is not ErrorCode.NONE:
+                break
+            self._forget(group, some)
+            self.deleted += len(some)
+        return ErrorCode.NONE if appended is None else await self._log.acknowledged(appended)
 
     def _forget(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """Offsets go, and with the last one the group, if nothing else is left of it."""
@@ -240,8 +254,15 @@ class Commits:
     async def delete_group(self, group: Group) -> ErrorCode:
         """An empty group, with all its offsets. If its tombstones cannot be written, it stays; if they are not
         replicated in time, it is unknown whether it comes back with a fail-over, and the client asks again."""
-        removed = sorted(group.offsets.partitions())
         acks = self._config.offsets_commit_required_acks
+        while len(left := group.offsets.partitions()) > TOMBSTONES_PER_SLICE:  # the last ones go with the group
+            error = await self._remove(group, sorted(islice(left, TOMBSTONES_PER_SLICE)))
+            if error is not ErrorCode.NONE:
+                return commit_error(error)
+            await asyncio.sleep(0)
+            if not (self._registry.holds(group) and group.is_in(State.EMPTY)):
+                return ErrorCode.NON_EMPTY_GROUP if self._registry.holds(group) else ErrorCode.NOT_COORDINATOR
+        removed = sorted(left)
         appended = self._log.append_tombstones(
             group.partition, group.id, removed, group=group.generation > 0, acks=acks
         )
@@ -259,9 +280,13 @@ class Commits:
     async def _forget_partitions(self, gone: frozenset[TopicPartition]) -> None:
         async for group in self._each_group():
             removed = sorted(gone & group.offsets.partitions())
-            if removed:
-                self._log.append_tombstones(group.partition, group.id, removed)
-                self._forget(group, removed)
+            for start in range(0, len(removed), TOMBSTONES_PER_SLICE):
+                if start:
+                    await asyncio.sleep(0)
+                some = removed[start : start + TOMBSTONES_PER_SLICE]
+                if self._registry.holds(group):
+                    self._log.append_tombstones(group.partition, group.id, some)
+                    self._forget(group, some)
 
     async def run_expiry(self) -> None:
         while True:
@@ -271,11 +296,17 @@ class Commits:
     async def expire(self) -> None:
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         async for group in self._each_group():
-            expired = expired_offsets(group, self._execution.turn().now_ms, retention_ms)
-            appended = self._log.append_tombstones(group.partition, group.id, expired)
-            if appended is None or appended.error is ErrorCode.NONE:
+            while self._registry.holds(group):
+                now_ms = self._execution.turn().now_ms
+                expired = expired_offsets(group, now_ms, retention_ms)[:TOMBSTONES_PER_SLICE]
+                appended = self._log.append_tombstones(group.partition, group.id, expired)
+                if appended is not None and appended.error is not ErrorCode.NONE:
+                    break
                 self._forget(group, expired)
                 self.expired += len(expired)
+                if len(expired) < TOMBSTONES_PER_SLICE:
+                    break
+                await asyncio.sleep(0)
 
     async def _each_group(self) -> AsyncIterator[Group]:
         """In slices, so that groups may change or go meanwhile."""
