@@ -8,11 +8,14 @@ loop measures the longest turn. CPU time counts, since other processes may use t
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import os
 import random
+import struct
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +23,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from klamm.broker.broker import BrokerNode
-from klamm.broker.handlers.dispatch import MESSAGE_HANDLERS
+from klamm.broker.handlers.dispatch import DATA_HANDLERS, MESSAGE_HANDLERS, served
+from klamm.broker.handlers.slices import in_slices
 from klamm.log.disk import FileDisk
+from klamm.log.log import EPOCHS_FLUSH_MS
 from klamm.log.log_manager import LogManager
+from klamm.log.validation import BATCHES_MAX
 from klamm.model.brokers import Broker, Endpoint
 from klamm.model.config import BrokerConfig
 from klamm.model.control import MetadataUpdate, PartitionMetadata, PartitionOrder, Sender, StopOrder
@@ -30,7 +36,7 @@ from klamm.model.elections import UncleanElection
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
-from klamm.model.ports import Ports
+from klamm.model.ports import Buffer, Ports
 from klamm.model.requests import ANONYMOUS, ClientConnection, RequestContext
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
@@ -38,10 +44,14 @@ from klamm.security.authorizer import AllowAll
 from klamm.security.quotas import ClientQuotas
 from klamm.server.garbage import GarbageCollection
 from klamm.telemetry.metrics import MetricsRegistry
+from klamm.telemetry.prometheus import exposition
 from klamm.testing.zookeeper import InMemoryZooKeeper
 from klamm.wire.apis import APIS, ApiKey
+from klamm.wire.batch import pack_batch, read_header
+from klamm.wire.compression import Codec, compress
+from klamm.wire.control import encoders
 from klamm.wire.errors import ProtocolError
-from klamm.wire.fetch import FetchPartition, encode_follower_request
+from klamm.wire.fetch import FetchPartition, decode_follower_response, encode_follower_request
 from klamm.wire.messages import decode_response, encode_request, request_class
 from klamm.wire.produce import encode_request as encode_produce
 from klamm.wire.records import Record, build_batch
@@ -123,8 +133,11 @@ class Wide(NamedTuple):
     names: list[TopicPartition]
     frame_bytes: int
     holds: Holds
+    metrics: MetricsRegistry
 
-    async def longest(self, key: ApiKey, version: int, chunks: Sequence[bytes], context: RequestContext) -> float:
+    async def longest(
+        self, key: ApiKey, version: int, chunks: Sequence[bytes], context: RequestContext
+    ) -> tuple[float, Sequence[Buffer] | None]:
         """Receives the request as a listener does, and handles it. A refused request counts too."""
         head = RequestHeader(key, version, 1, "test")
         frame = b"".join([request_head(head, sum(map(len, chunks))), *chunks])
@@ -135,11 +148,14 @@ class Wide(NamedTuple):
             await asyncio.sleep(0)
         request = wire.next_request()
         assert request is not None
+        answer = None
         try:
-            await self.node.handle(context._replace(connection=ClientConnection()), request.header, request.body)
+            answer = await self.node.handle(
+                context._replace(connection=ClientConnection()), request.header, request.body
+            )
         except ProtocolError:
             pass
-        return await self.holds.read()
+        return await self.holds.read(), answer
 
 
 @pytest.fixture
@@ -174,6 +190,7 @@ async def wide(tmp_path: Path, scaled: Callable[[int, int], int], garbage_as_in_
         stack.callback(disk.close)
         logs = LogManager(disk, clock, config, random.Random(1))
         logs.directories.lock()
+        metrics = MetricsRegistry()
         node = BrokerNode(
             broker_id=ME,
             cluster_id="cluster",
@@ -182,7 +199,7 @@ async def wide(tmp_path: Path, scaled: Callable[[int, int], int], garbage_as_in_
             zk=zk,
             logs=logs,
             events=NoEvents(),
-            metrics=MetricsRegistry(),
+            metrics=metrics,
             authorizer=AllowAll(),
             quotas=ClientQuotas(clock),
             controller=IdleController(),
@@ -193,7 +210,7 @@ async def wide(tmp_path: Path, scaled: Callable[[int, int], int], garbage_as_in_
         holds = Holds()
         ticking = asyncio.create_task(holds.run())
         stack.callback(ticking.cancel)
-        yield Wide(node, names, scaled(2 << 20, 16 << 20), holds)
+        yield Wide(node, names, scaled(2 << 20, 16 << 20), holds, metrics)
 
 
 SENDER = Sender(OTHER, ControllerEpoch(1), BrokerEpoch(-1))
@@ -274,9 +291,43 @@ def named_topics(key: ApiKey, version: int, names: Sequence[str], **fields: Any)
     return [encode_request(cls(topics=[cls.MetadataRequestTopic(name=name) for name in names], **fields), version)]
 
 
-def produce(names: Sequence[TopicPartition], value_bytes: int) -> list[bytes]:
+def produce(names: Sequence[TopicPartition], value_bytes: int, acks: int = 1) -> list[bytes]:
     batch = build_batch([Record(key=None, value=bytes(value_bytes), timestamp=1)])
-    return encode_produce(8, acks=1, timeout_ms=1000, entries=[(name, batch) for name in names])
+    return encode_produce(8, acks=acks, timeout_ms=1000, entries=[(name, batch) for name in names])
+
+
+def bomb(frame_bytes: int) -> bytes:
+    """A few hundred bytes that claim to be as many records as a batch may decompress to."""
+    record = bytes.fromhex("0e 00 00 00 02 6b 01 00")
+    count = frame_bytes // len(record)
+    header = read_header(build_batch([Record(key=b"k", value=b"v", timestamp=1)]))
+    changed = {"attributes": int(Codec.ZSTD), "count": count, "last_offset_delta": count - 1}
+    return pack_batch(header._replace(**changed), compress(Codec.ZSTD, record * count))
+
+
+def old_set(frame_bytes: int) -> bytes:
+    """A compressed set of messages of format 1."""
+
+    def message(value: bytes, attributes: int) -> bytes:
+        body = struct.pack(">bbqii", 1, attributes, 1, -1, len(value)) + value
+        return struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+
+    one = message(b"v", 0)
+    return message(compress(Codec.GZIP, one * (frame_bytes // len(one))), int(Codec.GZIP))
+
+
+def fetch_session(names: Sequence[TopicPartition], session_id: int, epoch: int, **fields: Any) -> list[bytes]:
+    replica = fields.pop("replica", -1)
+    return encode_follower_request(
+        replica_id=replica,
+        max_wait_ms=1,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        partitions=[FetchPartition(name, 1, 1 << 20, 0 if replica >= 0 else -1, 0) for name in names],
+        session_id=session_id,
+        session_epoch=epoch,
+        **fields,
+    )
 
 
 class Table:
@@ -288,9 +339,11 @@ class Table:
 
     async def measure(
         self, what: str, key: ApiKey, version: int, chunks: Sequence[bytes], context: Any = CLIENT
-    ) -> None:
-        held = await self._wide.longest(key, version, chunks, context)
+    ) -> bytes:
+        """Returns the answer."""
+        held, answer = await self._wide.longest(key, version, chunks, context)
         self._rows.append((what, f"{sum(map(len, chunks)) / 1e6:.1f} MB", held))
+        return b"".join(answer or ())
 
     async def took(self, what: str, size: str) -> None:
         """Since the last reset."""
@@ -385,18 +438,139 @@ def value_of(field: Field, number: int) -> Any:
     return None
 
 
+@pytest.mark.parametrize("part", range(4))
 async def test_every_api_at_its_widest(
-    wide: Wide, scaled: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
+    wide: Wide, scaled: Callable[[int, int], int], capsys: pytest.CaptureFixture[str], part: int
 ) -> None:
     """Each list of each request fills a frame."""
     table = Table(wide)
     await lead_everything(wide)
     frame_bytes = scaled(64 << 10, 16 << 20)
-    for key in MESSAGE_HANDLERS:
+    for key in [*MESSAGE_HANDLERS, *DATA_HANDLERS][part::4]:
         for path, version, body in widest(key, frame_bytes, value_of):
             context = INTERNAL if key is ApiKey.WRITE_TXN_MARKERS else CLIENT
             await table.measure(f"{APIS[key].name} {path}", key, version, [body], context)
     table.judge(capsys)
+
+
+async def test_what_strangers_may_send(
+    wide: Wide, scaled: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests that are small or plain, and cost more than they look."""
+    node, names, table = wide.node, wide.names, Table(wide)
+    measure, frame_bytes = table.measure, wide.frame_bytes
+    await lead_everything(wide)
+
+    def configure(name: TopicPartition, **changed: Any) -> TopicPartition:
+        held = node.replicas.partitions[name].log
+        assert held is not None
+        held.config = dataclasses.replace(held.config, **changed)
+        return name
+
+    def produced(version: int, entries: Sequence[tuple[TopicPartition, bytes]]) -> tuple[ApiKey, int, list[bytes]]:
+        return ApiKey.PRODUCE, version, encode_produce(version, acks=1, timeout_ms=1000, entries=entries)
+
+    await measure("Produce, all partitions, acks=all", ApiKey.PRODUCE, 8, produce(names, 1_000, acks=-1))
+    large_bytes = scaled(8 << 20, 100 << 20)
+    large = configure(names[1], max_message_bytes=large_bytes + 1_000)
+    await measure("Produce, one large batch", ApiKey.PRODUCE, 8, produce([large], large_bytes))
+    compacted = [configure(name, cleanup_policy=("compact",)) for name in names[200:210]]
+    small = bomb(frame_bytes)
+    await measure("Produce, bombs", *produced(8, [(name, small) for name in names[100:110]]))
+    await measure("Produce, bombs to compacted topics", *produced(8, [(name, small) for name in compacted]))
+    many = build_batch([Record(key=b"k", value=b"", timestamp=1, headers=(("h", b""),))] * 60_000)
+    await measure("Produce, many records with headers", *produced(8, [(name, many) for name in names[110:115]]))
+    tiny = build_batch([Record(key=None, value=b"", timestamp=1)])
+    await measure("Produce, many batches", *produced(2, [(name, tiny * BATCHES_MAX) for name in names[120:125]]))
+    await measure("Produce, too many batches", *produced(2, [(names[0], tiny * (frame_bytes // len(tiny)))]))
+    torn = (bytes(8) + struct.pack(">i", 10) + bytes(10)) * (frame_bytes // 22)
+    await measure("Produce, a million torn batches", *produced(2, [(names[0], torn)]))
+    await measure("Produce, old compressed set", *produced(2, [(names[0], old_set(frame_bytes // 2))]))
+
+    # Fetch sessions.
+    everybody = (
+        (-1, CLIENT, "a consumer"),
+        (2, CLIENT, "a stranger that calls itself a broker"),
+        (2, INTERNAL, "a broker"),
+    )
+    for replica, context, who in everybody:
+        unknown = [TopicPartition("nowhere", n) for n in range(min(frame_bytes // 28, 200_000))]
+        for asked, what in ((unknown, "unknown"), (names, "all")):
+            body = fetch_session(asked, 0, 0, replica=replica)
+            answer = await measure(f"Fetch session of {who}, {what}", ApiKey.FETCH, 11, body, context)
+            _, session, _ = decode_follower_response(memoryview(answer))
+            for epoch in (1, 2):
+                body = fetch_session([], session, epoch, replica=replica)
+                await measure(f"  round {epoch}", ApiKey.FETCH, 11, body, context)
+            body = fetch_session([], session, 3, replica=replica, forgotten=unknown)
+            await measure("  forgets", ApiKey.FETCH, 11, body, context)
+    table.judge(capsys)
+
+
+async def test_periodic_work(wide: Wide, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a broker does by itself, over all partitions, and what the controller and a scraper make it do."""
+    node, names, table = wide.node, wide.names, Table(wide)
+    replicas, logs = node.replicas, node.replicas.logs
+    size = f"{len(names)} partitions"
+    listeners = metadata(names).brokers
+    state, assignment = orders(names[:1])[0].state, Assignment(BOTH)
+    topics = [(topic.encode(), partitions) for topic, partitions in grouped(names)]
+
+    def entries(suffix: bytes) -> list[tuple[bytes, int, bytes]]:
+        return [(topic, len(some), b"".join(encoders.pack_index(p) + suffix for p in some)) for topic, some in topics]
+
+    sender = (OTHER, ControllerEpoch(1), BrokerEpoch(-1))
+    update = encoders.update_metadata_body(
+        6, *sender, entries(encoders.update_metadata_suffix(6, state, 0, BOTH, ())), listeners
+    )
+    await table.measure("UpdateMetadata", ApiKey.UPDATE_METADATA, 6, [update], INTERNAL)
+    lead = encoders.leader_and_isr_body(
+        4, *sender, entries(encoders.leader_and_isr_suffix(4, state, 0, assignment, True)), []
+    )
+    await table.measure("LeaderAndIsr", ApiKey.LEADER_AND_ISR, 4, [lead], INTERNAL)
+    assert replicas.gauges.leaders == len(names)
+    await table.measure("Produce, all partitions", ApiKey.PRODUCE, 8, produce(names, 100))
+
+    async def work(what: str, doing: Awaitable[object]) -> None:
+        wide.holds.reset()
+        await doing
+        await table.took(what, size)
+
+    await work("flushes of new leader epochs", asyncio.sleep(EPOCHS_FLUSH_MS / 1000 + 1))
+    await work("retention", logs.apply_retention())
+    await work("recovery points", logs.checkpoint_recovery_points())
+    await work("log start offsets", logs.checkpoint_log_start_offsets())
+    await work("high watermarks", logs.checkpoint_high_watermarks())
+    await work("expiry of producers", logs._expire_producers())
+    await work("cleaner's choice", logs.cleaner.clean_filthiest())
+    wide.holds.reset()
+    snapshot = await in_slices(wide.metrics.snapshot())
+    assert len(await asyncio.to_thread(exposition, snapshot)) > 100 * len(names)
+    await table.took("a scrape", size)
+
+    # The other broker is gone: every ISR shrinks.
+    replicas._max_lag = 0.01
+    for partition in replicas.partitions.values():
+        partition._max_lag = 0.01
+    await asyncio.sleep(0.02)
+    wide.holds.reset()
+    shrinking = asyncio.create_task(replicas._shrink_isrs())
+    while any(partition.pending_isr is None for partition in replicas.partitions.values()):
+        await asyncio.sleep(0.02)
+    await table.took("ISR shrinks", size)
+    shrinking.cancel()
+    stops = [(topic, [(p, 0, True) for p in partitions]) for topic, partitions in topics]
+    stop = encoders.stop_replica_body(3, *sender, stops)
+    await table.measure("StopReplica", ApiKey.STOP_REPLICA, 3, [stop], INTERNAL)
+    assert not replicas.partitions
+    table.judge(capsys)
+
+
+def test_every_api_is_driven() -> None:
+    """Those without a list are small."""
+    control = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
+    driven = {*MESSAGE_HANDLERS, *DATA_HANDLERS, *control, ApiKey.API_VERSIONS}
+    assert {api.key for api in served()} == driven
 
 
 async def test_coordinators_with_much_to_do(
@@ -512,6 +686,69 @@ async def test_coordinators_with_much_to_do(
     ):
         await asyncio.sleep(0)
     await table.took("EndTxn and its markers", f"{len(wide.names)} partitions")
+
+    # The same id, and the same producers, are asked for very often.
+    often = wide.frame_bytes // 8
+    filters = {"state_filters": [], "producer_id_filters": list(range(often)), "duration_filter": -1}
+    await table.measure("ListTransactions, many filters", *request(ApiKey.LIST_TRANSACTIONS, 1, **filters))
+    same = request(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["tx-0"] * often)
+    await table.measure("DescribeTransactions, one often", *same)
+    described = request_class(ApiKey.DESCRIBE_PRODUCERS)
+    asked = [described.TopicRequest(name=topic, partition_indexes=some) for topic, some in grouped(wide.names)]
+    await table.measure("DescribeProducers, all", *request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked))
+    asked = [described.TopicRequest(name="topic-0", partition_indexes=[0] * often)]
+    await table.measure("DescribeProducers, one often", *request(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked))
+    config = request_class(ApiKey.DESCRIBE_CONFIGS)
+    one = config.DescribeConfigsResource(resource_type=2, resource_name="topic-0", configuration_keys=None)
+    everything = {"include_synonyms": True, "include_documentation": True}
+    await table.measure(
+        "DescribeConfigs, one often", *request(ApiKey.DESCRIBE_CONFIGS, 4, resources=[one] * (often // 2), **everything)
+    )
+
+    # Offsets of a transaction, and the end of all of them.
+    staged = request_class(ApiKey.TXN_OFFSET_COMMIT).TxnOffsetCommitRequestTopic
+    to_stage = [
+        staged(
+            name=topic,
+            partitions=[
+                staged.TxnOffsetCommitRequestPartition(
+                    partition_index=p, committed_offset=2, committed_leader_epoch=-1, committed_metadata=""
+                )
+                for p in partitions
+            ],
+        )
+        for topic, partitions in grouped(wide.names)
+    ]
+    await table.measure(
+        "TxnOffsetCommit, all partitions",
+        *request(ApiKey.TXN_OFFSET_COMMIT, 2, group_id="group", topics=to_stage, **tx),
+    )
+    marker = request_class(ApiKey.WRITE_TXN_MARKERS)
+    writable = marker.WritableTxnMarker
+    marked = [
+        writable.WritableTxnMarkerTopic(name=topic, partition_indexes=partitions)
+        for topic, partitions in [*grouped(wide.names), ("__consumer_offsets", [0])]
+    ]
+    ended = writable(
+        producer_id=tx["producer_id"],
+        producer_epoch=tx["producer_epoch"],
+        transaction_result=True,
+        topics=marked,
+        coordinator_epoch=0,
+    )
+    await table.measure(
+        "WriteTxnMarkers, all partitions", *request(ApiKey.WRITE_TXN_MARKERS, 0, markers=[ended]), INTERNAL
+    )
+    forgotten = request_class(ApiKey.OFFSET_DELETE).OffsetDeleteRequestTopic
+    gone = [
+        forgotten(
+            name=topic, partitions=[forgotten.OffsetDeleteRequestPartition(partition_index=p) for p in partitions]
+        )
+        for topic, partitions in grouped(wide.names)
+    ]
+    await table.measure("OffsetDelete, all", *request(ApiKey.OFFSET_DELETE, 0, group_id="group", topics=gone))
+    await ask(*all_offsets)
+    await table.measure("DeleteGroups, all offsets", *request(ApiKey.DELETE_GROUPS, 2, groups_names=["group"]))
 
     delete = request_class(ApiKey.DELETE_RECORDS)
     cut = delete.DeleteRecordsTopic.DeleteRecordsPartition

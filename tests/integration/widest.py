@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from klamm.wire.apis import APIS, ApiKey
@@ -22,30 +23,35 @@ def lists_of(cls: Any, version: int, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from lists_of(getattr(cls, field.struct.name), version, (*path, field.name))
 
 
-def entry(cls: Any, version: int, number: int, wide: tuple[str, ...], count: int, value: Value) -> Any:
-    """A struct whose lists have one element each; that at the path `wide` has `count`."""
+def entry(cls: Any, version: int, number: int, wide: tuple[str, ...], count: int, value: Value, others: int = 1) -> Any:
+    """A struct whose lists have `others` elements each; that at the path `wide` has `count`, those above it one."""
     values = {}
     for field in cls.struct.fields(version):
         is_wide = wide[:1] == (field.name,)
-        times = count if wide == (field.name,) else 1
+        times = count if wide == (field.name,) else 1 if is_wide or not field.is_array else others
         if field.struct is not None:
             nested = getattr(cls, field.struct.name)
             inner = wide[1:] if is_wide else ()
-            made = [entry(nested, version, number + n, inner, count, value) for n in range(times)]
+            made = [entry(nested, version, number + n, inner, count, value, others) for n in range(times)]
             values[field.name] = made if field.is_array else made[0]
         else:
             given = [value(field, number + n) for n in range(times)]
-            if given[0] is not None:
+            if not given or given[0] is not None:
                 values[field.name] = given if field.is_array else given[0]
     return cls(**values)
 
 
 def widest(key: ApiKey, frame_bytes: int, value: Value) -> Iterator[tuple[str, int, bytes]]:
-    """For each list of the API's latest version: its name, the version, and a request of about `frame_bytes`."""
+    """For each list of the API's latest version: its name, the version, and a request of about `frame_bytes`. A list of
+    structs with lists of their own comes a second time, with those empty: then it has the most entries."""
     version = APIS[key].max_version
     cls = request_class(key)
-    for path in lists_of(cls, version):
-        sizes = [len(encode_request(entry(cls, version, 0, path, count, value), version)) for count in (100, 200)]
-        each = max((sizes[1] - sizes[0]) // 100, 1)
-        count = frame_bytes // each
-        yield ".".join(path), version, encode_request(entry(cls, version, 0, path, count, value), version)
+    paths = list(lists_of(cls, version))
+    for path in paths:
+        has_inner = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+        for others in (1, 0) if has_inner else (1,):
+            made = partial(entry, cls, version, 0, path, value=value, others=others)
+            sizes = [len(encode_request(made(count=count), version)) for count in (100, 200)]
+            each = max((sizes[1] - sizes[0]) // 100, 1)
+            name = ".".join(path) + ("" if others else ", empty")
+            yield name, version, encode_request(made(count=frame_bytes // each), version)
