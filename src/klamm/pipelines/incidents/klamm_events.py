@@ -39,15 +39,15 @@ def parse_event(line: bytes) -> Record | None:
 
 def _checked(record: Record) -> Record:
     """JSON may hold anything: the analysis relies on the types of the fields."""
-    numbers = (record.t, *record[3:4], *record[5:9], *(record.brokers or ()), *record[11:13])
-    if not isinstance(record.broker, int) or not all(isinstance(n, int | None) for n in numbers):
-        raise TypeError("a number is not one")
-    if not 0 < record.t < _TIME_MAX:
-        raise ValueError("there is no such time")
-    if not all(n is None or abs(n) < _NUMBER_MAX for n in (record.broker, *numbers)):
-        raise ValueError("a number is too large")
-    if not all(isinstance(text, str | None) for text in (record.topic, record.text)):
-        raise TypeError("a text is not one")
+    t, broker, _, epoch, topic, partition, leader, leader_epoch, version, brokers, _, other, number, text, _ = record
+    for n in (t, broker, epoch, partition, leader, leader_epoch, version, other, number, *(brokers or ())):
+        if n is not None and (type(n) is not int or not -_NUMBER_MAX < n < _NUMBER_MAX):
+            raise ValueError(f"{n!r} is not a number, or is too large")
+    if broker is None or not 0 < t < _TIME_MAX:
+        raise ValueError("there is no such broker or time")
+    for words in (topic, text):
+        if words is not None and type(words) is not str:
+            raise TypeError("a text is not one")
     return record
 
 

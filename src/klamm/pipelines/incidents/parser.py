@@ -11,7 +11,7 @@ An entry is a line with a time, and the lines after it without one: a stack trac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -23,8 +23,7 @@ from klamm.pipelines.incidents.rules import (
     NUMBER,
     RULES,
     SETTINGS,
-    CompiledRule,
-    by_word,
+    Rule,
     starts_by_word,
 )
 
@@ -49,7 +48,6 @@ _PARTITION_PREFIX: Final = re.compile(r"Partition (.+)-(\d{1,18}) broker=(\d{1,1
 _DIGITS: Final = re.compile(NUMBER)
 _BROKER_STATE: Final = re.compile(rf"brokerId=({NUMBER})")
 _FIELDS: Final = Record._fields
-_RULES: Final[Mapping[str, tuple[CompiledRule, ...]]] = by_word(RULES)
 _IGNORED: Final = starts_by_word(IGNORED_STARTS)
 _SHAPE_CHARACTERS: Final = 160
 _STATES_WITH_DELETIONS: Final = frozenset({"um.sent", "um.cached"})
@@ -79,10 +77,10 @@ def parse(entry: str) -> Record | None:
         prefix, word = message.groups()
         start = message.start(2)
     origin = _origin(prefix)
-    for rule in _rules_for(word, prefix):
+    for rule in _RULES.get(word) or _rules_for(word, prefix):
         match = rule.pattern.match(entry, start)
         if match is not None:
-            return _record(t, origin, rule.kind, match)
+            return _record(t, origin, rule, match)
     if _is_ignored(word, entry, start):
         return None
     return Record(t, origin.broker, UNKNOWN, text=shape(entry[start:].partition("\n")[0]))
@@ -92,10 +90,8 @@ def _not_understood(entry: str) -> Record:
     return Record(0, None, UNKNOWN, text=shape(entry.partition("\n")[0]))
 
 
-def _rules_for(word: str, prefix: str | None) -> tuple[CompiledRule, ...]:
-    rules = _RULES.get(word)
-    if rules is not None:
-        return rules
+def _rules_for(word: str, prefix: str | None) -> tuple[_CompiledRule, ...]:
+    """The rules for messages that begin with a value instead of a word."""
     if word.isdigit():
         return _RULES["<number>"]
     if prefix is not None and prefix.startswith("Partition "):
@@ -103,10 +99,13 @@ def _rules_for(word: str, prefix: str | None) -> tuple[CompiledRule, ...]:
     return ()
 
 
-def _record(t: int, origin: _Origin, kind: str, match: re.Match[str]) -> Record | None:
-    values: list[Any] = [t, origin.broker, kind, origin.epoch, origin.topic, origin.partition, *[None] * 8, 1]
-    for name, slot, convert in _plan(match.re):
-        text = match[name]
+def _record(t: int, origin: _Origin, rule: _CompiledRule, match: re.Match[str]) -> Record | None:
+    kind = rule.kind
+    broker, epoch, topic, partition = origin
+    values: list[Any] = [t, broker, kind, epoch, topic, partition, None, None, None, None, None, None, None, None, 1]
+    texts = match.groups()
+    for group, slot, convert in rule.fields:
+        text = texts[group]
         if text is not None:
             values[slot] = convert(text)
     if kind in _STATES_WITH_DELETIONS and values[_LEADER] == DELETED_LEADER:
@@ -115,7 +114,7 @@ def _record(t: int, origin: _Origin, kind: str, match: re.Match[str]) -> Record 
         values[_BROKERS] += _brokers(match["bounced"])
     elif kind == "config":
         values[_TEXT] = _settings(match["settings"])
-    return Record(*values)
+    return Record._make(values)
 
 
 def _is_ignored(word: str, entry: str, start: int) -> bool:
@@ -196,9 +195,26 @@ _BROKERS: Final = _FIELDS.index("brokers")
 _TEXT: Final = _FIELDS.index("text")
 
 
-@lru_cache(maxsize=1024)
-def _plan(pattern: re.Pattern[str]) -> tuple[tuple[int, int, Callable[[str], Any]], ...]:
-    """Which group of a pattern goes into which field of the record."""
-    return tuple(
-        (group, _FIELDS.index(name), _CONVERT[name]) for name, group in pattern.groupindex.items() if name in _CONVERT
-    )
+
+class _CompiledRule(NamedTuple):
+    kind: str
+    pattern: re.Pattern[str]
+    fields: tuple[tuple[int, int, Callable[[str], Any]], ...]
+    """Which group of the pattern goes into which field of the record, and how."""
+
+
+def _by_word(rules: Iterable[Rule]) -> Mapping[str, tuple[_CompiledRule, ...]]:
+    """The rules to try, in order, by the first word of the message."""
+    found: dict[str, list[_CompiledRule]] = {}
+    for rule in rules:
+        pattern = re.compile(rule.pattern.replace(r"\d+", NUMBER))
+        fields = tuple(
+            (group - 1, _FIELDS.index(name), _CONVERT[name])
+            for name, group in pattern.groupindex.items()
+            if name in _CONVERT
+        )
+        found.setdefault(rule.word, []).append(_CompiledRule(rule.kind, pattern, fields))
+    return {word: tuple(rules) for word, rules in found.items()}
+
+
+_RULES: Final = _by_word(RULES)

@@ -78,19 +78,16 @@ def occasion(kind: str, t: int) -> int:
     return t
 
 
-def key_of(record: Record) -> Key:
-    return (occasion(record.kind, record.t), *record[1:14])
-
-
 def fold(folded: dict[Key, Record], records: Iterable[Record]) -> None:
     """Add records to what is folded already."""
     for record in records:
-        key = key_of(record)
+        t, *said, times = record
+        key = (occasion(record.kind, t), *said)
         known = folded.get(key)
         if known is None:
             folded[key] = record
-        else:
-            folded[key] = known._replace(t=min(known.t, record.t), times=known.times + record.times)
+        else:  # not _replace, which takes four times as long
+            folded[key] = Record(min(known.t, t), *said, known.times + times)
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

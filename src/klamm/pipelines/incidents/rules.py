@@ -92,7 +92,7 @@ _STATE_CHANGES = (
     Rule(
         "resp",
         "Received",
-        r"Received response (?P<body>.*) for request LEADER_AND_ISR with correlation id (?P<number>\d+) "
+        r"Received response .* for request LEADER_AND_ISR with correlation id (?P<number>\d+) "
         rf"sent to broker {NODE}",
     ),
     Rule(
@@ -123,7 +123,10 @@ _STATE_CHANGES = (
         r"(?: Current leader is (?P<leader>-?\d+)\.)?",
     ),
     Rule(
-        "follow.start", "Handling", rf"Handling LeaderAndIsr request .* become-follower transition for partition {TP}"
+        "follow.start",
+        "Handling",
+        r"Handling LeaderAndIsr request correlationId \d+ from controller \d+ epoch \d+ "
+        rf"starting the become-follower transition for partition {TP}",
     ),
     Rule(
         "stale.controller",
@@ -291,20 +294,6 @@ IGNORED_STARTS: Final = (
     *("Shut down completely", "Shutdown complete", "Shutting down (", "Starting (", "Stopped (", "shutdownInitiated"),
 )
 """How entries of the other loggers begin that need no rule."""
-
-
-class CompiledRule(NamedTuple):
-    kind: str
-    pattern: re.Pattern[str]
-
-
-def by_word(rules: Iterable[Rule]) -> Mapping[str, tuple[CompiledRule, ...]]:
-    """The rules to try, in order, by the first word of the message."""
-    found: dict[str, list[CompiledRule]] = {}
-    for rule in rules:
-        pattern = rule.pattern.replace(r"\d+", NUMBER)
-        found.setdefault(rule.word, []).append(CompiledRule(rule.kind, re.compile(pattern)))
-    return {word: tuple(rules) for word, rules in found.items()}
 
 
 def starts_by_word(starts: Iterable[str]) -> Mapping[str, tuple[str, ...]]:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from klamm.pipelines.incidents.klamm_events import parse_event
 from klamm.pipelines.incidents.parser import UNKNOWN, parse, split
 from klamm.pipelines.incidents.record import Record, fold
-from klamm.pipelines.incidents.rules import RULES, by_word
+from klamm.pipelines.incidents.rules import RULES
 
 T = 1794779797546
 STATE = "topicName='a-b.c', partitionIndex=3, controllerEpoch=1, leader=2, leaderEpoch=5, isr=[2, 1], "
@@ -364,11 +365,11 @@ def test_an_entry_says(message: str, kind: str, fields: dict[str, object]) -> No
 
 
 def test_every_rule_has_an_example() -> None:
-    tried = {rule: False for rules in by_word(RULES).values() for rule in rules}
+    tried = dict.fromkeys(RULES, False)
     for message, kind, _ in EXAMPLES:
         start = message.find("] ") + 2 if message.startswith("[") else 0
         for rule in tried:
-            if rule.kind == kind and rule.pattern.match(message, start):
+            if rule.kind == kind and re.compile(rule.pattern).match(message, start):
                 tried[rule] = True
     assert [rule for rule, found in tried.items() if not found] == []
 
