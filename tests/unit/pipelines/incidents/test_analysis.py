@@ -123,7 +123,31 @@ def test_a_broker_that_complains_about_its_session_was_paused_and_not_killed() -
     woke = Record(at(22), 1, "zk.timeout", number=13_000)
     found = story(shrink(11.6, "(brokerId: 1, endOffset: 4)", 2, (2, 3)), *KILLED[1:], woke)
     (loss,) = found.losses
-    assert (loss.how, loss.fault, loss.back) == ("paused", at(10.1), at(22))
+    assert (loss.how, loss.fault, loss.back) == ("paused", at(9.725), at(22)), "between 9.35 and 10.1"
+
+
+def test_several_leaders_date_a_pause_more_exactly() -> None:
+    """Each looks every 0.75 s, at times of its own."""
+    woke = Record(at(22), 1, "zk.timeout", number=13_000)
+    first, second = (shrink(t, "(brokerId: 1, endOffset: 4)", by, (2, 3)) for t, by in ((11.6, 2), (12.25, 3)))
+    (loss,) = story(first, second, *KILLED[1:], woke).losses
+    assert loss.fault == at(10.05), "between 10.0 and 10.1"
+    (loss,) = story(first, shrink(15, "(brokerId: 1, endOffset: 4)", 3, (2,)), *KILLED[1:], woke).losses
+    assert loss.fault == at(9.725), "the second leader had trouble of its own"
+
+
+def test_a_broker_that_wakes_up_alone_in_sync_leads_on() -> None:
+    """The controller deposed it, but could not tell it. It takes records before it registers again."""
+    found = story(
+        wrote_isr(0, 1, (1,), 1),
+        Record(at(0), 1, "min.isr", topic="t", number=1),
+        gone(16, 1),
+        state(16.1, 2, -1, 1, (1,)),
+        Record(at(22), 1, "zk.timeout", number=12_000),
+        state(23.5, 3, 1, 2, (1,)),
+        leads(23.6, 1, 2),
+    )
+    assert [(o.end, o.how) for o in found.outages] == [(at(22), "paused")]
 
 
 def test_a_silent_leader_keeps_its_session_and_is_dated_by_the_others() -> None:
@@ -139,9 +163,9 @@ def test_a_silent_leader_keeps_its_session_and_is_dated_by_the_others() -> None:
     )  # fmt: skip
     found = story(other, *awake)
     (loss,) = found.losses
-    assert (loss.broker, loss.how, loss.fault) == (1, "silent", at(10.2))
+    assert (loss.broker, loss.how, loss.fault) == (1, "silent", at(9.825))
     (outage,) = found.outages
-    assert (outage.start, outage.end, outage.no_leader_ms) == (at(10.2), at(13.6), 3400)
+    assert (outage.start, outage.end, outage.no_leader_ms) == (at(9.825), at(13.6), 3775)
     assert [c.unexplained for c in found.churn if c.broker == 2] == [0], "the leader that slept is not to be believed"
 
 

@@ -2,7 +2,7 @@
 
 The last line of a killed broker says nothing, because an idle broker is silent. The time comes from the others: from
 the last fetch that they answered (`lastCaughtUpTimeMs`, since 3.6), from the first connection that broke, or from the
-ISR that shrank, in this order of trust (`_fault`).
+ISRs that shrank, in this order of trust (`_fault`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _PAUSE_MS: Final = 500
 _LATE_MS: Final = 100
 OWN_LOG: Final = "its own log"
 ESTIMATED: Final = "an estimate: when it was noticed, the session timeout and its pings"
+LEFT_ISRS: Final = "the first ISRs that it left, less the allowed lag"
 LAST_WORD: Final = "an estimate: its last word from ZooKeeper, and half of the time to the next one"
 _BOUNDS_MARGIN: Final = 1.5
 
@@ -253,18 +254,31 @@ def _fault(
     last_fetches = [last for _, last in expelled if last is not None and earliest <= last <= noticed]
     if last_fetches:
         return max(last_fetches), "the last fetch that its leaders answered"
-    shrunk = [t - settings.replica_lag_ms for t, _ in expelled if earliest <= t - settings.replica_lag_ms <= noticed]
+    late = _late_since([t for t, _ in expelled], settings.replica_lag_ms, earliest, noticed)
     broken = [t for t in facts.broken if earliest <= t <= noticed]
-    if lived_on and shrunk:
-        return min(shrunk), "the first ISR that it left, less the allowed lag"
+    if lived_on and late is not None:
+        return late, LEFT_ISRS
     alive = _last_before(facts.own, noticed) or earliest
     silent = [t for t in broken if t >= alive]
     if silent:
         return silent[0], "the first connection to it that broke"
-    if shrunk:
-        return min(shrunk), "the first ISR that it left, less the allowed lag"
+    if late is not None:
+        return late, LEFT_ISRS
     heard = max(earliest, noticed - settings.session_timeout_ms)
     return _after_the_last_ping(facts, heard, noticed, settings), ESTIMATED
+
+
+def _late_since(expelled: Sequence[int], lag_ms: int, earliest: int, noticed: int) -> int | None:
+    """When a follower that leaders dropped at these times had fallen silent.
+
+    A leader looks every half of the allowed lag, so the follower was silent for the lag and up to a half of it more.
+    Each leader looks at times of its own, so several narrow it down: the middle of what is left has the smallest error.
+    """
+    latest = min((t - lag_ms for t in expelled if earliest <= t - lag_ms <= noticed), default=None)
+    if latest is None:
+        return None
+    first = max(low for t in expelled if (low := t - lag_ms - lag_ms // 2) <= latest)
+    return max(earliest, (first + latest) // 2)
 
 
 def _after_the_last_ping(facts: _Facts, heard: int, noticed: int, settings: Settings) -> int:

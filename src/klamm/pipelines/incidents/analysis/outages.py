@@ -192,6 +192,8 @@ def _offline(
         loss = _latest(losses, row.since, row.isr)
         if loss is not None and _leads_on(row, loss):
             continue
+        if loss is not None and loss.how == PAUSED and loss.back is not None and row.isr == (loss.broker,):
+            until = min(until, max(row.since, loss.back))  # it does not know that it was deposed, and leads on
         stopping = loss is not None and loss.how == STOPPED
         deaf = leaderships.deaf_since(loss.broker, loss.fault, row.since) if loss and stopping else None
         elected = Split() if later is None else Split(0, later.since - row.since, max(0, until - later.since))
