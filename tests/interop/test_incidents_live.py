@@ -1,8 +1,8 @@
 """klamm incidents report against a prober: brokers and controllers are killed, stopped and paused while it writes.
 
 The logs of the cluster alone must tell what the prober felt: every gap of more than a second is an outage of that
-partition in the report, and nine in ten begin and end within a second of it. It takes minutes on a machine of its own,
-so it is for `make soak`: on a busy machine brokers stall in ways that no log can tell.
+partition in the report, and nine in ten begin and end within a second of it. All faults take minutes on a machine of
+its own, so they are for `make soak`: a busy machine stalls brokers in ways that no log can tell. Two kills run always.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import async_playwright
@@ -25,7 +26,10 @@ from klamm.client.cluster import ClusterClient
 from klamm.model.ids import TopicPartition
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.pipelines.incidents.reading import join
 from klamm.pipelines.incidents.report import PAGE, Options, Report, make_report, write_report
+from klamm.pipelines.incidents.sources import find_logs
+from klamm.pipelines.incidents.spark_engine import read_in_session
 from klamm.pipelines.incidents.tables import clock
 from klamm.server.broker_process import BrokerProcess, KlammBroker
 from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster
@@ -33,6 +37,9 @@ from klamm.testing.waiting import eventually
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper
 from klamm.zookeeper.znodes import partition_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FULL_SCALE = os.environ.get("KLAMM_SCALE") == "full"
 TOPICS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -185,6 +192,7 @@ ALL_FAULTS: Sequence[Fault] = (
     kill_two_of_three,
     pause_another_within_its_session,
 )
+FEW_FAULTS: Sequence[Fault] = (kill_the_controller, kill_another)
 FAULTS: dict[str, Sequence[Fault]] = {
     "klamm": (*ALL_FAULTS, restart_at_once_after_a_kill),  # Kafka's brokers cannot register before the session ends
     "2.5.1": ALL_FAULTS,
@@ -269,6 +277,20 @@ async def opened_in_a_browser(page_file: Path, picture: Path) -> list[str]:
         finally:
             await browser.close()
     return wrong
+
+
+# PySpark leaves the closing of its sockets to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_the_gaps_of_two_kills_are_named_and_both_engines_read_the_same(
+    lake_spark: SparkSession, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    gaps = await live_through("klamm", FEW_FAULTS, zookeeper.connect_string, tmp_path / "logs")
+    report = make_report(Options([tmp_path / "logs"], tmp_path / "report", "local"))
+    unnamed, inexact = problems(report, gaps)
+    assert unnamed == [], inexact
+    assert len(inexact) <= len(gaps) // 10, inexact
+    files = find_logs([tmp_path / "logs"])
+    assert join(files, read_in_session(lake_spark, files)) == report.logs
 
 
 @pytest.mark.skipif(not FULL_SCALE, reason="faults for minutes on a machine of its own: make soak")

@@ -31,11 +31,13 @@ Row = tuple[Any, ...]
 def read_with_spark(files: Sequence[LogFile], master: str) -> list[ChunkResult]:
     from klamm.pipelines.spark_session import SparkOptions, spark_session
 
-    chunks = chunks_of(files)
-    if not chunks:
-        return []
     with spark_session(SparkOptions(master), "klamm incidents") as spark:
-        rows = folded(parsed(spark, chunks)).collect()
+        return read_in_session(spark, files)
+
+
+def read_in_session(spark: SparkSession, files: Sequence[LogFile]) -> list[ChunkResult]:
+    chunks = chunks_of(files)
+    rows = folded(parsed(spark, chunks)).collect() if chunks else []
     return [result_of(tuple(row)) for row in rows]
 
 
