@@ -1,7 +1,8 @@
 """An archive of the JVM's loaded classes, which halves the time to the first commit.
 
-It fits one build of Java and one class path only, so it is named after both. `python -m klamm.pipelines.jars` makes it:
-a short Spark job loads the classes, and the JVM dumps them when it ends. Without an archive everything works, slower.
+It fits one build of Java and one class path only, so it is named after both, and after the job that loads its classes.
+`python -m klamm.pipelines.jars` makes it: the JVM of a small ingest dumps its classes when it ends. Without an archive
+everything works, slower.
 """
 
 from __future__ import annotations
@@ -23,21 +24,30 @@ _DUMP_SECONDS_MAX: Final = 300
 _JOB: Final = """
 import sys
 from pathlib import Path
-from klamm.pipelines.columns import COLUMNS, table_schema
+from klamm.client.blocking import blocking_client
+from klamm.client.producer import Producer
+from klamm.pipelines.audit_job import audit_table
+from klamm.pipelines.ingest import ingest_topics
+from klamm.pipelines.ingest_options import IngestOptions
+from klamm.pipelines.kafka_topic import KafkaTopics
+from klamm.pipelines.lake_directory import LocalDirectory
 from klamm.pipelines.spark_session import SparkOptions, spark_session
-archive, table = sys.argv[1:]
-options = SparkOptions("local[2]", archive_to=Path(archive))
-with spark_session(options, "klamm class archive") as spark:
-    spark.sql(f"CREATE TABLE delta.`{table}` ({table_schema(COLUMNS)}) USING DELTA")
-    row = spark.range(3).selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in COLUMNS))
+from klamm.testing.cluster import running_cluster
+from klamm.wire.records import Record
+archive, lake = map(Path, sys.argv[1:])
+options = SparkOptions("local[2]", archive_to=archive)
+with running_cluster(brokers=1) as cluster, spark_session(options, "klamm class archive") as spark:
+    cluster.create_topic("archived", partitions=2)
     for _ in range(2):
-        row.write.format("delta").mode("append").option("userMetadata", "x").save(table)
-    spark.read.format("delta").load(table).groupBy("partition").count().collect()
-    source = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS topic")
-    query = source.writeStream.foreachBatch(lambda rows, _: rows.count()).option(
-        "checkpointLocation", f"{table}-checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination(60)
+        with blocking_client(cluster.bootstrap, client_id="klamm-lake") as client:
+            records = [Record(b"k", b"v", 1), Record(None, None, 1)]
+            client.run(Producer(client.cluster).send("archived", {0: records, 1: records}))
+        (report,) = ingest_topics(spark, IngestOptions(cluster.bootstrap, ["archived"], str(lake)))
+        assert report.failure is None, report.failure
+    with KafkaTopics(cluster.bootstrap) as kafka:
+        audit_table(spark, LocalDirectory(lake / "archived"), "archived", kafka)
 """
+"""A real ingest and its audit, from a broker of its own, load the classes that every later run needs."""
 
 
 @cache
@@ -51,7 +61,7 @@ def java_build() -> str:
 
 
 def archive_path(build: str, jars: Sequence[Path], spark_home: Path) -> Path:
-    described = "\n".join((build, str(spark_home), *(f"{jar}:{jar.stat().st_size}" for jar in jars)))
+    described = "\n".join((build, _JOB, str(spark_home), *(f"{jar}:{jar.stat().st_size}" for jar in jars)))
     return cache_directory().parent / f"classes-{hashlib.sha256(described.encode()).hexdigest()[:16]}.jsa"
 
 
