@@ -11,8 +11,9 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
-/** Another log store, whose process group is killed when the files of a batch are written and its commit is not. */
+/** Another log store, whose process group gets a signal when the files of a batch are written and its commit is not. */
 public class KillingLogStore extends LogStore {
+    private static final long PAUSE_MILLISECONDS = 5_000;
     private static final AtomicInteger BATCHES = new AtomicInteger();
     private final LogStore store;
 
@@ -29,13 +30,19 @@ public class KillingLogStore extends LogStore {
         actions.forEachRemaining(lines::add);
         boolean isBatch = lines.stream().anyMatch(line -> line.contains("\\\"batch\\\":"));
         if (isBatch && BATCHES.incrementAndGet() == settings.getInt("klamm.test.times", 0)) {
-            String group = "-" + settings.get("klamm.test.group");
-            new ProcessBuilder("sh", "-c", "kill -9 " + group).start();
-            while (true) {
-                Thread.onSpinWait();
-            }
+            String words = "kill -" + settings.get("klamm.test.signal") + " -" + settings.get("klamm.test.group");
+            new ProcessBuilder("sh", "-c", words).start();
+            pause(); // the signal comes meanwhile; a process that is only stopped goes on here later
         }
         store.write(path, lines.iterator(), overwrite, settings);
+    }
+
+    private static void pause() throws IOException {
+        try {
+            Thread.sleep(PAUSE_MILLISECONDS);
+        } catch (InterruptedException interrupted) {
+            throw new IOException(interrupted);
+        }
     }
 
     @Override

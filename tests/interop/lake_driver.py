@@ -2,7 +2,7 @@
 
 The argument has the fields of IngestOptions that tests set, `point` and `times`: at which call of the point it ends.
 At BEFORE_COMMIT the files of a batch are written and its commit is not: only Delta's log store knows that moment, so
-KillingLogStore.java, in the jar `hook`, ends the process there.
+KillingLogStore.java, in the jar `hook`, sends the signal there: KILL, or STOP to suspend the process.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ def killer(point: str | None, times: int) -> Callable[[str, str], None]:
     return at
 
 
-def killing_log_store(lake: str, times: int) -> dict[str, str]:
-    """The settings of Spark that end this process group before the commit of a batch."""
+def killing_log_store(lake: str, times: int, signal_name: str) -> dict[str, str]:
+    """The settings of Spark that send this process group a signal before the commit of a batch."""
     scheme = lake.partition("://")[0] if "://" in lake else "file"
     return {
         f"spark.delta.logStore.{scheme}.impl": "klamm.test.KillingLogStore",
         "spark.hadoop.klamm.test.store": LOG_STORE if scheme == SCHEME else HDFS_LOG_STORE,
         "spark.hadoop.klamm.test.times": str(times),
         "spark.hadoop.klamm.test.group": str(os.getpgrp()),
+        "spark.hadoop.klamm.test.signal": signal_name,
     }
 
 
 def main() -> int:
     given: dict[str, Any] = json.loads(sys.argv[1])
     point, times, hook = given.pop("point", None), given.pop("times", 1), given.pop("hook", None)
+    signal_name = given.pop("signal", "KILL")
     spark = given.pop("spark")
     if point == BEFORE_COMMIT:
-        spark["conf"] = {**spark["conf"], **killing_log_store(given["lake"], times)}
+        spark["conf"] = {**spark["conf"], **killing_log_store(given["lake"], times, signal_name)}
         spark["packages"] = [Path(hook)]
     try:
         reports = run_ingest(IngestOptions(**given, spark=SparkOptions(**spark), at_point=killer(point, times)))

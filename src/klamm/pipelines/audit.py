@@ -3,8 +3,8 @@
 Every offset between the start of a partition's first range and the end of its last one must be in the table once, or be
 explained: a transaction marker, an aborted record, a record that compaction removed or that was forgotten on purpose.
 The ranges of commits must join without overlap, rows must lie inside them, and only klamm may have changed rows. The
-log must still be the one that was ingested, and rows must say what its records say. Each violation is a Finding. A
-topic that was recreated has several incarnations, and each is a set of logs of its own.
+log must still be the one that was ingested. Rows must say what its records say, and what the ingest saw there. Each
+violation is a Finding. A topic that was recreated has several incarnations, and each is a set of logs of its own.
 
 Pure: `audit_job` reads the table and asks Kafka.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from klamm.pipelines.anchors import NotTheSameLog
 from klamm.pipelines.delta_log import TableCommit
-from klamm.pipelines.lake_state import APP_PREFIX, FIRST_INCARNATION, LakeCommit, LakeError, OffsetRange
-from klamm.pipelines.maintenance import LogKey, parse_maintenance
+from klamm.pipelines.lake_state import APP_PREFIX, FIRST_INCARNATION, Anchor, LakeCommit, LakeError, OffsetRange
+from klamm.pipelines.maintenance import REPLAY, LogKey, parse_maintenance
 from klamm.pipelines.offset_kinds import OffsetKind, OffsetSpan
 
 
@@ -58,6 +58,8 @@ class CommitAudit:
     findings: Sequence[Finding]
     forgotten: Mapping[LogKey, Sequence[OffsetRange]] = field(default_factory=dict)
     backfilled: Mapping[LogKey, Sequence[OffsetRange]] = field(default_factory=dict)
+    anchors: Mapping[LogKey, Anchor] = field(default_factory=dict)
+    """The newest record of each log, as the ingest saw it before it wrote the rows."""
 
 
 def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
@@ -65,6 +67,7 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
     ranges: dict[LogKey, list[OffsetRange]] = {}
     forgotten: dict[LogKey, list[OffsetRange]] = {}
     backfilled: dict[LogKey, list[OffsetRange]] = {}
+    anchors: dict[LogKey, Anchor] = {}
     findings: list[Finding] = []
     previous: LakeCommit | None = None
     first = True
@@ -82,6 +85,8 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
                 forgotten.setdefault(key, []).extend(erased)
             for key, added in maintenance.backfilled.items():
                 backfilled.setdefault(key, []).extend(added)
+            if maintenance.operation == REPLAY:
+                anchors.clear()  # it may have repaired the timestamps of these rows
             continue
         if lake is None:
             findings.extend(_foreign(commit))
@@ -89,7 +94,9 @@ def check_commits(commits: Iterable[TableCommit], topic: str) -> CommitAudit:
         findings.extend(_order(commit.version, lake, previous, topic))
         previous = lake
         findings.extend(_batch(commit, lake, ranges))
-    return CommitAudit(ranges, findings, forgotten, backfilled)
+        moved = [p for p, planned in lake.ranges.items() if planned.end > planned.start and p in lake.anchors]
+        anchors |= {LogKey(lake.incarnation, p): lake.anchors[p] for p in moved}
+    return CommitAudit(ranges, findings, forgotten, backfilled, anchors)
 
 
 def _foreign(commit: TableCommit) -> Iterable[Finding]:

@@ -88,7 +88,13 @@ def audit_table(spark: SparkSession, table: LakeDirectory, topic: str, kafka: Ka
         else:
             _explain(report, key, gaps, kafka)
     samples = {key: _spread(runs) for key, runs in offsets.present.items() if key[0] == newest and key[1] not in other}
-    report.findings += find_edited(_row_checksums(spark, samples), _log_checksums(kafka, topic, samples))
+    seen = {key: [anchor.offset] for key, anchor in promised.anchors.items()}
+    rows = _row_checksums(spark, {key: [*samples.get(key, ()), *seen.get(key, ())] for key in {**samples, **seen}})
+    by_ingest = {key: {anchor.offset: anchor.record_crc} for key, anchor in promised.anchors.items()}
+    by_log = _log_checksums(kafka, topic, samples)
+    report.findings += find_edited(
+        rows, {key: {**by_ingest.get(key, {}), **by_log.get(key, {})} for key in {**by_ingest, **by_log}}
+    )
     return report
 
 

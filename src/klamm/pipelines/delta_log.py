@@ -25,6 +25,7 @@ from klamm.pipelines.lake_state import (
     parse_object,
 )
 
+LOG_NAME = "_delta_log"
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -112,12 +113,16 @@ class DeltaLog:
 
     def __init__(self, table: LakeDirectory) -> None:
         self._table = table
-        self._directory = table.child("_delta_log")
+        self._directory = table.child(LOG_NAME)
         self._newest: int | None = None
         self._reached: int | None = None
 
     def exists(self) -> bool:
         return bool(self.versions())
+
+    def make(self) -> None:
+        """The directory, without a commit."""
+        self._directory.make()
 
     def versions(self) -> list[int]:
         """The versions whose commit file exists, in order."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.05
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 QUICK_BELOW = 1_000_000
 """Offsets for which it is not worth to wait for the JVM's second compiler."""

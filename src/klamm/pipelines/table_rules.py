@@ -7,6 +7,7 @@ from typing import Final
 
 from klamm.pipelines.anchors import NotTheSameLog
 from klamm.pipelines.columns import PartitionBy
+from klamm.pipelines.delta_log import LOG_NAME
 from klamm.pipelines.ingest_options import OnNewLog
 from klamm.pipelines.lake_state import LakeRefusal
 
@@ -41,3 +42,11 @@ def check_partitioning(table: str, columns: Sequence[str], wanted: PartitionBy) 
     if list(columns) != list(wanted.columns):
         now = ",".join(columns) or PartitionBy.NONE.value
         raise LakeRefusal(f"{table} is partitioned by {now}: use --partition-by {now}, or another lake")
+
+
+def check_place(table: str, names: Sequence[str]) -> None:
+    """The directory of a table that does not exist yet. What another program keeps there must not become part of it."""
+    if names and LOG_NAME not in names:
+        raise LakeRefusal(
+            f"{table} holds something else than a Delta table, such as {sorted(names)[0]}: name another lake"
+        )

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from klamm.pipelines.anchors import UNKNOWN, compare_log, record_crc
 from klamm.pipelines.batch_ranges import planned_ranges
-from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, shaped, table_schema
+from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, shaped
 from klamm.pipelines.decode import DataType, Decode, Format, data_type, decoded, table_schema_of_data
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.drift import Drift, DriftMeter, read_drift, write_drift
 from klamm.pipelines.driver_lock import commit_lock
-from klamm.pipelines.ingest_options import IngestOptions, TopicReport
+from klamm.pipelines.ingest_options import IngestOptions, OnNewLog, TopicReport
 from klamm.pipelines.json_schema import infer_schema
 from klamm.pipelines.kafka_source import source_options
 from klamm.pipelines.kafka_topic import KafkaTopics
@@ -60,6 +60,7 @@ from klamm.pipelines.table_rules import (
     RETENTION_PROPERTY,
     check_log,
     check_partitioning,
+    check_place,
     check_retention,
 )
 from klamm.pipelines.write_attempts import WriteFailed, read_around_bad, write_rows
@@ -74,6 +75,8 @@ _QUICK_COMMITS = 50
 _OFFSETS_MIN = 1000
 _SAMPLED, _SAMPLED_PARTITIONS = 1000, 10
 """Records from which the schema of JSON is inferred."""
+_CONFLICTS = ("io.delta.exceptions.Concurrent", "DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+"""How Delta names a commit of another writer. The last two: both created the table."""
 _ROWS_BACK = 100
 """How far below the end of an old table its newest row may lie, behind transaction markers."""
 
@@ -143,6 +146,8 @@ class TopicIngest:
             metadata = self._metadata()
             check_retention(self._table.uri, metadata.properties)
             check_partitioning(self._table.uri, metadata.partition_columns, self._options.partition_by)
+        else:
+            check_place(self._table.uri, self._table.names())
         if state is None:
             self._kafka.log_bounds(self._topic)  # the topic must exist
             return None
@@ -223,37 +228,32 @@ class TopicIngest:
         }
 
     def claim(self) -> None:
-        """Step b."""
+        """Step b. The first claim creates the table."""
         before = self._log.state()
+        places = {name: kind for name, (kind, _) in self._options.partition_by.columns.items()}
+        columns = (*COLUMNS, *places.items(), *([("data", self._data.type)] if self._data else []))
+        self._epoch = before.epoch + 1 if before else 1
+        same = before is not None and before.incarnation == self._incarnation
+        floor = self._with_adopted_anchors(before) if before is not None and same else None
+        commit = LakeCommit(
+            *(self._app, self._topic, self._epoch, 0, self._writer, None, {}),
+            floor.ends if floor else {},
+            floor.anchors if floor else {},
+            floor.origins if floor else {},
+            self._incarnation,
+            before.dead_letters if before else 0,
+        )
         try:
-            places = {name: kind for name, (kind, _) in self._options.partition_by.columns.items()}
-            columns = (*COLUMNS, *places.items(), *([("data", self._data.type)] if self._data else []))
-            partitioned = f"PARTITIONED BY ({', '.join(places)}) " if places else ""
-            if not self._log.exists():
-                quoted = self._table.uri.replace("`", "``")
-                with commit_lock(self._spark, self._lake, self._topic):
-                    self._spark.sql(
-                        f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({table_schema(columns)}) USING DELTA "
-                        f"{partitioned}TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{LOG_RETENTION}')"
-                    )
-            self._epoch = before.epoch + 1 if before else 1
-            same = before is not None and before.incarnation == self._incarnation
-            floor = self._with_adopted_anchors(before) if before is not None and same else None
-            self._append(
-                self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns)),
-                LakeCommit(
-                    *(self._app, self._topic, self._epoch, 0, self._writer, None, {}),
-                    floor.ends if floor else {},
-                    floor.anchors if floor else {},
-                    floor.origins if floor else {},
-                    self._incarnation,
-                    before.dead_letters if before else 0,
-                ),
-            )
+            empty = self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns))
         except spark_errors() as e:
             raise LakeError(f"cannot claim the table {self._table}: {one_line(e)}") from e
+        if self._log.exists():
+            self._append(empty, commit)
+        else:
+            self._log.make()  # so that files of a start that was killed are not taken for those of another program
+            self._append(empty, commit, partition_by=list(places), properties={RETENTION_PROPERTY: LOG_RETENTION})
         state = self._log.state()
-        if state is None or state.writer != self._writer:
+        if state is None or (state.writer, state.epoch) != (self._writer, self._epoch):
             raise LakeRefusal(f"{self._table}: another ingest claimed it at the same time: {state and state.writer}")
         self.report.epoch, self.report.incarnation, self.report.ends = self._epoch, self._incarnation, state.ends
 
@@ -300,7 +300,9 @@ class TopicIngest:
                 assert state is not None
                 state = self._with_adopted_anchors(state)
                 self._check_running(state, [p for p, r in ranges.items() if r.end > r.start])
-                self._commit(rows, self._next_commit(state, batch, ranges, decision))
+                commit = self._next_commit(state, batch, ranges, decision)
+                self._commit(rows, commit)
+                self._check_read(commit)
             case AlreadyCommitted():
                 pass
             case Fenced():
@@ -315,6 +317,23 @@ class TopicIngest:
         changes = compare_log(state, self._kafka.log_facts(self._topic, state, moving), moving)
         if check_log(self._topic, changes, self._options.on_new_log):
             raise LakeError(f"{self._topic}-{changes[0].partition}: {changes[0].detail}")  # the restart begins anew
+
+    def _check_read(self, commit: LakeCommit) -> None:
+        """The log may have been replaced while Spark read the batch. Then its rows may be of either log."""
+        moving = [p for p, r in commit.ranges.items() if r.end > r.start]
+        state = IngestState(
+            *(commit.app, commit.epoch, commit.seq, commit.writer, commit.ends, commit.anchors, commit.origins)
+        )
+        changes = compare_log(state, self._kafka.log_facts(self._topic, state, moving), moving)
+        replaced = [change for change in changes if change.is_new_log]
+        if replaced:
+            first = replaced[0]
+            told = (
+                f"{self._topic}-{first.partition}: {first.detail}, while batch {commit.batch} was read: its rows "
+                f"{commit.ranges[first.partition].start}..{commit.ranges[first.partition].end - 1} may be of either "
+                "log; run klamm lake audit"
+            )
+            raise (LakeRefusal if self._options.on_new_log is OnNewLog.FAIL else LakeError)(told)
 
     def _next_commit(
         self, state: IngestState, batch: int, ranges: Mapping[int, OffsetRange], write: WriteBatch
@@ -334,7 +353,7 @@ class TopicIngest:
         meter = self._write(rows, commit)
         self._options.at_point("after-commit", self._topic)
         after = self._log.state()
-        if after is None or (after.writer, after.seq) != (self._writer, commit.seq):
+        if not _is_by(commit, after):
             raise LakeRefusal(
                 f"{self._table}: another ingest took over while batch {commit.batch} was written; "
                 "the batch was not committed"
@@ -342,6 +361,7 @@ class TopicIngest:
         self.report.batches += 1
         self.report.offsets += sum(planned.end - planned.start for planned in commit.ranges.values())
         self.report.ends = commit.ends
+        assert after is not None
         dead = after.dead_letters - commit.dead_letters
         self.report.dead_letters += dead
         if meter is not None:
@@ -396,27 +416,50 @@ class TopicIngest:
             self.report.group_failure = str(e)
         self._options.at_point("after-group-commit", self._topic)
 
-    def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
+    def _append(
+        self,
+        rows: DataFrame,
+        commit: LakeCommit,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`partition_by` and `properties` are those of a table that this commit creates."""
         writer = (
             rows.write.format("delta")
             .mode("append")
+            .options(**(properties or {}))
             .option("txnAppId", commit.app)
             .option("txnVersion", txn_version(commit.epoch, commit.seq))
             .option("userMetadata", commit.to_json())
             .option("mergeSchema", str(commit.is_claim).lower())  # a table of an earlier klamm lacks columns
         )
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
         try:
             with commit_lock(self._spark, self._lake, self._topic):
                 writer.save(self._table.uri)
         except spark_errors() as e:
-            if "io.delta.exceptions.Concurrent" in str(e) or "DELTA_CONCURRENT" in str(e):
+            if self._has(commit):
+                return  # the store took it, but its answer was lost: Delta then finds its own commit in the way
+            if any(mark in str(e) for mark in _CONFLICTS):
                 raise LakeRefusal(f"{self._table}: another ingest wrote at the same time") from e
             raise WriteFailed(f"{self._table}: cannot write: {one_line(e)}") from e
+
+    def _has(self, commit: LakeCommit) -> bool:
+        try:
+            return _is_by(commit, self._log.state())
+        except LakeError:
+            return False  # the failure to write is told
 
     def _remove_older_checkpoints(self) -> None:
         for name in self._checkpoints.names():
             if name.isdigit() and int(name) < self._epoch:
                 self._checkpoints.child(name).remove()
+
+
+def _is_by(commit: LakeCommit, state: IngestState | None) -> bool:
+    """The newest commit of the table is this one."""
+    return state is not None and (state.writer, state.epoch, state.seq) == (commit.writer, commit.epoch, commit.seq)
 
 
 def _expression(text: str) -> Any:

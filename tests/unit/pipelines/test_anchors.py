@@ -8,7 +8,7 @@ from klamm.pipelines.anchors import EpochEnd, LogChange, LogFacts, NotTheSameLog
 from klamm.pipelines.ingest_options import OnNewLog
 from klamm.pipelines.lake_state import Anchor, IngestState, LakeRefusal
 from klamm.pipelines.offset_kinds import LogBounds
-from klamm.pipelines.table_rules import check_log, check_retention
+from klamm.pipelines.table_rules import check_log, check_place, check_retention
 from klamm.pipelines.topic_ingest import starting_offsets
 
 FIRST = Anchor(0, 0, 111, 11)
@@ -103,3 +103,10 @@ def test_a_log_that_delta_may_clean_is_refused_with_the_cure() -> None:
     for properties in ({}, {"delta.logRetentionDuration": "interval 1 days"}):
         with pytest.raises(LakeRefusal, match="SET TBLPROPERTIES"):
             check_retention("/lake/t", properties)
+
+
+def test_the_files_of_another_program_never_become_part_of_a_table() -> None:
+    check_place("/lake/t", [])
+    check_place("/lake/t", ["part-0.parquet", "_delta_log"])  # of a start that was killed
+    with pytest.raises(LakeRefusal, match=r"holds something else than a Delta table, such as a\.csv"):
+        check_place("/lake/t", ["b.csv", "a.csv"])

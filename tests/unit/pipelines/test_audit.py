@@ -23,8 +23,8 @@ from klamm.pipelines.audit import (
     subtract,
 )
 from klamm.pipelines.delta_log import TableCommit
-from klamm.pipelines.lake_state import LakeCommit, OffsetRange
-from klamm.pipelines.maintenance import FORGET, LogKey, Maintenance
+from klamm.pipelines.lake_state import Anchor, LakeCommit, OffsetRange
+from klamm.pipelines.maintenance import FORGET, REPLAY, LogKey, Maintenance
 from klamm.pipelines.offset_kinds import BatchHead, OffsetKind, OffsetSpan, classify, join_spans, parts_of
 
 APP = "klamm:main:orders"
@@ -212,6 +212,19 @@ def test_hole_11_forgotten_offsets_are_known() -> None:
     assert audited.findings == []
     present = {P0: [OffsetRange(0, 2), OffsetRange(3, 5)]}
     assert find_missing(audited, present) == {}
+
+
+def test_the_newest_record_that_the_ingest_saw_is_known_until_a_replay_changes_rows() -> None:
+    """A claim repeats the anchors of earlier batches, and a batch those of partitions that did not move."""
+    anchors = {p: Anchor(4, 0, 7, 10 + p) for p in (0, 1)}
+    batch = replace(parse(ours(1, {0: (0, 5), 1: (5, 5)})), anchors=anchors)
+    claim = replace(batch, epoch=2, seq=0, batch=None, ranges={})
+    replay = Maintenance(APP, "orders", REPLAY)
+    commits = [
+        TableCommit(n, "WRITE", said.to_json(), None, {}, False) for n, said in enumerate((batch, replay, claim))
+    ]
+    assert check_commits(commits[:1], "orders").anchors == {P0: anchors[0]}
+    assert check_commits(commits, "orders").anchors == {}
 
 
 def test_an_edited_row_is_found() -> None:

@@ -195,7 +195,6 @@ _BROKERS: Final = _FIELDS.index("brokers")
 _TEXT: Final = _FIELDS.index("text")
 
 
-
 class _CompiledRule(NamedTuple):
     kind: str
     pattern: re.Pattern[str]
