@@ -109,12 +109,14 @@ class Drivers:
             "topics": [topic],
             "lake": store.lake,
             "group": topic,
-            "spark": {"master": store.master, "conf": store.conf},
         }
+        self._store = store
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, batch: int, **changes: Any) -> subprocess.Popen[str]:
-        given = {**self._options, "max_offsets_per_trigger": batch, **changes}
+    def start(self, batch: int, conf: dict[str, str] | None = None, **changes: Any) -> subprocess.Popen[str]:
+        """`conf`: settings of Spark beside those of the store."""
+        spark = {"master": self._store.master, "conf": {**self._store.conf, **(conf or {})}}
+        given = {**self._options, "max_offsets_per_trigger": batch, "spark": spark, **changes}
         started = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(given)],
             stdout=subprocess.PIPE,
@@ -215,7 +217,8 @@ def test_two_writers_at_once_never_both_win(
 ) -> None:
     """They race for the creation of the table first, then for the claim of one that exists."""
     for number in range(2):
-        writers = [drivers.start(RECORDS // 6) for _ in range(2)]
+        one_worker = {"spark.cores.max": "1"}  # else the first writer has the whole Spark cluster to itself
+        writers = [drivers.start(RECORDS // 6, one_worker) for _ in range(2)]
         results = [(writer.communicate(timeout=WAIT_SECONDS), writer.returncode) for writer in writers]
         assert 0 in [code for _, code in results], results
         assert {0, 1} >= {code for _, code in results}, results

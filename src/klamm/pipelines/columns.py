@@ -59,6 +59,15 @@ def shaped(rows: DataFrame, incarnation: int, partition_by: PartitionBy) -> Data
     return rows.selectExpr("*", f"CAST({incarnation} AS INT) AS incarnation", *placed)
 
 
+def table_schema(columns: Sequence[tuple[str, str]]) -> str:
+    """As CREATE TABLE takes it.
+
+    >>> table_schema([("topic", "STRING"), ("partition", "INT")])
+    '`topic` STRING, `partition` INT'
+    """
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRow:
     """A record that Python read, because Spark's source fails on it or beside it."""

@@ -120,10 +120,6 @@ class DeltaLog:
     def exists(self) -> bool:
         return bool(self.versions())
 
-    def make(self) -> None:
-        """The directory, without a commit."""
-        self._directory.make()
-
     def versions(self) -> list[int]:
         """The versions whose commit file exists, in order."""
         names = (_COMMIT_NAME.fullmatch(name) for name in self._directory.names())

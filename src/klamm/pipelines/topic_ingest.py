@@ -19,14 +19,14 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from klamm.pipelines.anchors import UNKNOWN, compare_log, record_crc
 from klamm.pipelines.batch_ranges import planned_ranges
-from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, shaped
+from klamm.pipelines.columns import COLUMNS, FROM_SOURCE, shaped, table_schema
 from klamm.pipelines.decode import DataType, Decode, Format, data_type, decoded, table_schema_of_data
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.drift import Drift, DriftMeter, read_drift, write_drift
@@ -52,6 +52,7 @@ from klamm.pipelines.lake_state import (
     check_batch,
     txn_version,
 )
+from klamm.pipelines.maintenance_job import commit_metadata
 from klamm.pipelines.quick_audit import quick_audit
 from klamm.pipelines.registry import with_registered
 from klamm.pipelines.spark_session import one_line, spark_errors
@@ -75,8 +76,11 @@ _QUICK_COMMITS = 50
 _OFFSETS_MIN = 1000
 _SAMPLED, _SAMPLED_PARTITIONS = 1000, 10
 """Records from which the schema of JSON is inferred."""
-_CONFLICTS = ("io.delta.exceptions.Concurrent", "DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-"""How Delta names a commit of another writer. The last two: both created the table."""
+_CONFLICTS = (
+    *("io.delta.exceptions.Concurrent", "DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED"),
+    *("DELTA_TABLE_ALREADY_EXISTS", "TABLE_OR_VIEW_ALREADY_EXISTS"),
+)
+"""How Delta names a commit of another writer; from the third on, if both create the table."""
 _ROWS_BACK = 100
 """How far below the end of an old table its newest row may lie, behind transaction markers."""
 
@@ -243,19 +247,26 @@ class TopicIngest:
             self._incarnation,
             before.dead_letters if before else 0,
         )
-        try:
-            empty = self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns))
-        except spark_errors() as e:
-            raise LakeError(f"cannot claim the table {self._table}: {one_line(e)}") from e
         if self._log.exists():
-            self._append(empty, commit)
+            nulls = (f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns)
+            self._append(self._spark.range(0).selectExpr(*nulls), commit)
         else:
-            self._log.make()  # so that files of a start that was killed are not taken for those of another program
-            self._append(empty, commit, partition_by=list(places), properties={RETENTION_PROPERTY: LOG_RETENTION})
+            self._create(columns, list(places), commit)
         state = self._log.state()
         if state is None or (state.writer, state.epoch) != (self._writer, self._epoch):
             raise LakeRefusal(f"{self._table}: another ingest claimed it at the same time: {state and state.writer}")
         self.report.epoch, self.report.incarnation, self.report.ends = self._epoch, self._incarnation, state.ends
+
+    def _create(self, columns: Sequence[tuple[str, str]], partition_by: Sequence[str], commit: LakeCommit) -> None:
+        """The commit of a new table can say what a claim does, and takes half of the time of an empty append. No older
+        process can write to the table, so it needs no transaction version."""
+        quoted = self._table.uri.replace("`", "``")
+        partitioned = f"PARTITIONED BY ({', '.join(partition_by)}) " if partition_by else ""
+        with self._committing(commit), commit_metadata(self._spark, commit.to_json()):
+            self._spark.sql(
+                f"CREATE TABLE delta.`{quoted}` ({table_schema(columns)}) USING DELTA "
+                f"{partitioned}TBLPROPERTIES ('{RETENTION_PROPERTY}' = '{LOG_RETENTION}')"
+            )
 
     def start(self, state: IngestState) -> StreamingQuery:
         """Step d."""
@@ -416,28 +427,24 @@ class TopicIngest:
             self.report.group_failure = str(e)
         self._options.at_point("after-group-commit", self._topic)
 
-    def _append(
-        self,
-        rows: DataFrame,
-        commit: LakeCommit,
-        partition_by: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """`partition_by` and `properties` are those of a table that this commit creates."""
+    def _append(self, rows: DataFrame, commit: LakeCommit) -> None:
         writer = (
             rows.write.format("delta")
             .mode("append")
-            .options(**(properties or {}))
             .option("txnAppId", commit.app)
             .option("txnVersion", txn_version(commit.epoch, commit.seq))
             .option("userMetadata", commit.to_json())
             .option("mergeSchema", str(commit.is_claim).lower())  # a table of an earlier klamm lacks columns
         )
-        if partition_by:
-            writer = writer.partitionBy(*partition_by)
+        with self._committing(commit):
+            writer.save(self._table.uri)
+
+    @contextmanager
+    def _committing(self, commit: LakeCommit) -> Iterator[None]:
+        """Raises LakeRefusal for a commit of another writer, and WriteFailed."""
         try:
             with commit_lock(self._spark, self._lake, self._topic):
-                writer.save(self._table.uri)
+                yield
         except spark_errors() as e:
             if self._has(commit):
                 return  # the store took it, but its answer was lost: Delta then finds its own commit in the way

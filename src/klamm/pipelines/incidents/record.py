@@ -87,7 +87,7 @@ def fold(folded: dict[Key, Record], records: Iterable[Record]) -> None:
         if known is None:
             folded[key] = record
         else:  # not _replace, which takes four times as long
-            folded[key] = Record(min(known.t, t), *said, known.times + times)
+            folded[key] = Record._make((min(known.t, t), *said, known.times + times))
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
