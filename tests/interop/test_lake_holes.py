@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -355,14 +356,19 @@ def test_undecodable_values_are_dead_letters_until_a_better_schema_replays_them(
 
 
 def test_late_records_go_to_their_own_hour(lake: Lake) -> None:
-    hours = {0: 3_600_000 * 10, 1: 3_600_000 * 11}
-    for hour in (1, 0):
-        lake.produce(3, timestamp=hours[hour])
+    now = datetime.now(UTC)
+    later, earlier = now - timedelta(hours=2), now - timedelta(hours=4)  # much older ones could expire meanwhile
+    for hour in (later, earlier):
+        lake.produce(3, timestamp=int(hour.timestamp() * 1000))
     lake.ingest_cleanly(partition_by=PartitionBy.HOUR)
-    assert {(str(row["date"]), row["hour"], row["offset"]) for row in lake.rows("date", "hour", "offset")} == {
-        ("1970-01-01", hour + 10, offset) for hour, offsets in ((1, range(3)), (0, range(3, 6))) for offset in offsets
+    assert {(row["date"], row["hour"], row["offset"]) for row in lake.rows("date", "hour", "offset")} == {
+        (hour.date(), hour.hour, offset)
+        for hour, offsets in ((later, range(3)), (earlier, range(3, 6)))
+        for offset in offsets
     }
-    assert sorted(path.name for path in (lake.path / lake.topic).glob("date=*/*")) == ["hour=10", "hour=11"]
+    directories = {f"date={hour:%Y-%m-%d}/hour={hour.hour}" for hour in (later, earlier)}
+    table = lake.path / lake.topic
+    assert {str(path.relative_to(table)) for path in table.glob("date=*/*")} == directories
     assert lake.audit().is_clean
     with pytest.raises(LakeRefusal, match="is partitioned by date,hour"):
         lake.ingest()
