@@ -20,7 +20,7 @@ from typing import Final
 from klamm.pipelines.jars import cache_directory, java_command
 from klamm.pipelines.lake_state import LakeError
 
-_DUMP_SECONDS_MAX: Final = 300
+_DUMP_SECONDS_MAX: Final = 600
 _JOB: Final = """
 import sys
 from pathlib import Path
