@@ -118,6 +118,7 @@ class _Loader:
 
     def _finish(self, log_start_offset: int, log_end_offset: int) -> LoadedLog:
         self._epochs.truncate_from_end(log_end_offset)
+        self._restore_epochs(log_start_offset)
         self._epochs.truncate_from_start(log_start_offset)
         if self._epochs.dirty:
             self._epochs.write()
@@ -243,6 +244,26 @@ class _Loader:
             except KafkaError:
                 pass  # a recovery judges the damage; the next segment may be intact
             segment.close_files()
+
+    def _restore_epochs(self, log_start_offset: int) -> None:
+        """The epochs of deleted records are forgotten at once, but the new log start is written later. After a crash in
+        between the records are back. Without their epochs this broker would tell a follower, which has other records
+        there, that both logs agree up to the first epoch it knows."""
+        known = self._epochs.entries
+        if not known or known[0].start_offset <= log_start_offset:
+            return
+        self._epochs.clear()
+        for segment in self._segments.between(log_start_offset, known[0].start_offset):
+            try:
+                for _, header in segment.headers(segment.position_of(log_start_offset)):
+                    if header.base_offset >= known[0].start_offset:
+                        break
+                    self._note_epoch(header)
+            except KafkaError:
+                pass  # `_rebuild_indexes` judges the damage
+            segment.close_files()
+        for entry in known:
+            self._epochs.assign(entry.epoch, entry.start_offset)
 
     def _note_epoch(self, header: BatchHeader) -> None:
         latest = self._epochs.latest_epoch

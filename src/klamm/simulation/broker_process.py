@@ -211,7 +211,7 @@ class BrokerProcess(SimulatedProcess):
         if data is None or self.disk.is_failing:
             self._survival.forget()
             return
-        wrong = self._survival.begins(core.broker.replicas.logs, data.committed, data.trimmed)
+        wrong = self._survival.begins(core.broker.replicas.logs, data.committed)
         if wrong is not None:
             checker.fail(checker.violation_of("survival", f"broker {self.id}: {wrong}"))
 

@@ -119,6 +119,7 @@ class SimulatedProducer(Client):
                     self._require("S2", history.acknowledged(offset, values, asked_at))
                 self._sequences[history.name] = self._sequences.get(history.name, 0) + len(values)
                 return True
+            self._client.forget_leaders()
             if not self._idempotent:
                 if code is ErrorCode.NOT_ENOUGH_REPLICAS:
                     history.refused.update(values)

@@ -210,10 +210,6 @@ class DataPlane:
             if log is not None:
                 self._committed[history.name] = max(log.high_watermark, self._committed.get(history.name, 0))
 
-    def trimmed(self, name: TopicPartition) -> int:
-        history = self._by_name.get(name)
-        return 0 if history is None else history.trimmed
-
     def committed(self, name: TopicPartition) -> int:
         """The highest high watermark that any replica ever had. Nobody sees that of a directory that fails."""
         if self._cluster.checker.ways["directory failure"]:
@@ -234,7 +230,7 @@ class DataPlane:
         name, require = history.name, self._cluster.checker.require
         replicas = self._replicas_of(name)
         for replica in replicas:
-            require("S13", is_sound(name, replica.log, replica.batches, history.trimmed))
+            require("S13", is_sound(name, replica.log, replica.batches))
             require("S10", self._high_watermark_rises(replica))
             require("S10", self._start_rises(replica))
             require("S3", self._laggard(replica, replicas))

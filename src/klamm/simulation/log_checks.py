@@ -36,11 +36,11 @@ def content_of(log: Log, end: int, start: int | None = None) -> list[bytes]:
     return found
 
 
-def is_sound(name: TopicPartition, log: Log, batches: Sequence[bytes], trimmed: int = 0) -> Problem:
-    """`batches` are all of the log. Those below `trimmed` may have been deleted and be back after a crash."""
+def is_sound(name: TopicPartition, log: Log, batches: Sequence[bytes]) -> Problem:
+    """`batches` are all of the log."""
     return (
         checksums_are_right(name, batches)
-        or epochs_are_in_order(name, log, batches, trimmed)
+        or epochs_are_in_order(name, log, batches)
         or producers_are_those_of(name, log, batches)
         or offsets_are_found(name, log, batches)
         or offsets_are_ordered(name, log)
@@ -52,15 +52,11 @@ def checksums_are_right(name: TopicPartition, batches: Sequence[bytes]) -> Probl
     return f"{name}: the batch at offset {torn[0]} is damaged" if torn else None
 
 
-def epochs_are_in_order(name: TopicPartition, log: Log, batches: Sequence[bytes], trimmed: int) -> Problem:
+def epochs_are_in_order(name: TopicPartition, log: Log, batches: Sequence[bytes]) -> Problem:
     """The epochs of batches never fall, and the epoch cache says where each begins. A leader may have begun an epoch at
-    the end. As in Kafka, epochs of deleted records stay forgotten when those come back."""
+    the end."""
     begins: dict[int, int] = {}
-    earliest = log.epochs.earliest
     start = log.log_start_offset
-    if earliest is not None and start < earliest.start_offset <= trimmed:
-        start = earliest.start_offset
-        batches = [batch for batch in batches if read_header(batch).last_offset >= start]
     for batch in batches:
         header = read_header(batch)
         if begins and header.leader_epoch < max(begins):

@@ -51,12 +51,7 @@ class Survival:
         self._expected = {}
         self._starts = {}
 
-    def begins(
-        self,
-        logs: LogManager,
-        committed: Callable[[TopicPartition], int],
-        trimmed: Callable[[TopicPartition], int],
-    ) -> Problem:
+    def begins(self, logs: LogManager, committed: Callable[[TopicPartition], int]) -> Problem:
         """The logs are open, and no order was obeyed yet."""
         expected, starts = self._expected, self._starts
         self.forget()
@@ -71,7 +66,7 @@ class Survival:
                 return f"{name} is here again, although it was deleted"
             if log.high_watermark > committed(name):
                 return f"{name} starts with high watermark {log.high_watermark}, up to {committed(name)} was committed"
-            wrong = is_sound(name, log, content_of(log, log.log_end_offset), trimmed(name))
+            wrong = is_sound(name, log, content_of(log, log.log_end_offset))
             if wrong is not None:
                 return wrong
         return None

@@ -276,6 +276,25 @@ def test_epochs_that_the_file_kept_too_long_are_dropped_by_the_batches(bench: Wo
     assert [tuple(e) for e in log.epochs.entries] == [(4, 0)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+async def test_deleted_records_that_come_back_after_a_crash_have_their_epochs(bench: Workbench, clean: bool) -> None:
+    """The epochs are on disk without the deleted ones, but the checkpoint still has the old log start. The first epoch
+    ended at 10: a follower that wrote other records in it must not hear that it ended at 25."""
+    filled(bench)
+    log = bench.open(CONFIG)
+    log.update_high_watermark(40)
+    log.advance_log_start(25)
+    await log.flush()
+    assert [tuple(e) for e in log.epochs.entries] == [(2, 25), (3, 30)]
+    copy = crashed_copy(bench, "crashed")
+    again = bench.open(CONFIG, directory=copy, clean=clean, recovery_point=log.recovery_point)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 40)
+    assert [tuple(e) for e in again.epochs.entries] == [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert again.epochs.end_offset_for(0) == (0, 10)
+    kept = bench.open(CONFIG, directory=copy, clean=clean, recovery_point=40, log_start_offset=25)
+    assert [tuple(e) for e in kept.epochs.entries] == [(2, 25), (3, 30)]
+
+
 def test_producer_state_is_rebuilt_up_to_any_offset(bench: Workbench) -> None:
     log = bench.open(CONFIG)
     for n in range(6):
