@@ -18,7 +18,8 @@ from klamm.simulation.disk import SimulatedDisk
 from klamm.simulation.invariants import Problem
 from klamm.simulation.log_checks import content_of, is_sound
 from klamm.simulation.loop import VirtualClock, VirtualTimeLoop, run_in_virtual_time
-from klamm.simulation.replicas import Replica, agree, isr_has_it, match
+from klamm.simulation.power import survives
+from klamm.simulation.replicas import Replica, agree, is_known, isr_has_it, match
 from klamm.simulation.survival import Survival
 from klamm.wire.records import Record, build_batch
 
@@ -119,6 +120,45 @@ def test_a_follower_has_a_prefix_of_its_leader() -> None:
     run(look)
 
 
+def test_what_a_leader_knows_of_a_follower_is_true() -> None:
+    def never(broker: BrokerId, moment: float) -> bool:
+        return False
+
+    async def look() -> None:
+        (_, one), (_, two) = await new_log(new_disk()), await new_log(new_disk())
+        write(one, "a", "b")
+        write(two, "a", "b")
+        leader, follower = replica(1, one, 1, 1), replica(2, two, 1, 1)
+        assert is_known(leader, [leader, follower], never, never) is None, "it has not fetched yet"
+        leader.partition.record_fetch(BrokerId(2), 2, 0)
+        assert is_known(leader, [leader, follower], never, never) is None
+        former = replica(2, two, 1, 0)
+        assert is_known(leader, [leader, former], never, never), "it is in an older epoch"
+        assert is_known(leader, [leader, former], lambda *_: True, never) is None, "it has just started"
+        two.truncate_to(1)
+        shorter = replica(2, two, 1, 1)
+        assert is_known(leader, [leader, shorter], never, never), "it lacks what it reported"
+        assert is_known(leader, [leader, shorter], never, lambda *_: True) is None, "it has just lost power"
+
+    run(look)
+
+
+def test_what_a_power_cut_would_leave_is_known_before() -> None:
+    async def look() -> None:
+        disk = new_disk()
+        _, log = await new_log(disk)
+        write(log, "a", "b")
+        await log.flush()
+        write(log, "c")
+        for seed in range(10):
+            assert survives(disk, log, log._clock, random.Random(seed)) is None
+        log._durability.recovery_point = 3
+        assert any(survives(disk, log, log._clock, random.Random(seed)) for seed in range(10)), "c was not flushed"
+        assert content_of(log, 3) == content_of(log, log.log_end_offset), "the log itself was left alone"
+
+    run(look)
+
+
 def test_what_a_log_must_still_have() -> None:
     async def look() -> None:
         disk, survival = new_disk(), Survival()
@@ -131,15 +171,15 @@ def test_what_a_log_must_still_have() -> None:
         disk.cut_power()
         disk.restore_power()
         logs = await opened(disk)
-        assert survival.begins(logs, lambda name: 3, lambda name: 0) is None
+        assert survival.begins(logs, lambda name: 3) is None
         survival.ends(logs.logs(), power_lost=True)
         found = logs.get(T0)
         assert found is not None
         found.truncate_to(1)
-        assert survival.begins(logs, lambda name: 3, lambda name: 0), "what was flushed is gone"
+        assert survival.begins(logs, lambda name: 3), "what was flushed is gone"
         found.update_high_watermark(1)
-        assert survival.begins(logs, lambda name: 0, lambda name: 0), "nobody committed anything"
+        assert survival.begins(logs, lambda name: 0), "nobody committed anything"
         survival.deleted.add(T0)
-        assert survival.begins(logs, lambda name: 3, lambda name: 0), "it was deleted"
+        assert survival.begins(logs, lambda name: 3), "it was deleted"
 
     run(look)

@@ -162,6 +162,11 @@ class BrokerProcess(SimulatedProcess):
         self.is_leaving = False
         self._survival = Survival()
         self.lost_power_at = NEVER
+        self.began_at = NEVER
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
 
     # --- life ---
 
@@ -248,6 +253,7 @@ class BrokerProcess(SimulatedProcess):
 
     async def _live(self) -> None:
         cluster, life = self._cluster, self.life
+        self.began_at = cluster.clock.monotonic()
         self._stop = asyncio.Event()
         self.is_leaving = False
         self.metrics = MetricsRegistry()

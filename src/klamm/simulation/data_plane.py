@@ -20,7 +20,8 @@ from klamm.simulation.healed import ClusterSnapshot, name_of_state
 from klamm.simulation.history import PartitionHistory, once_and_in_order
 from klamm.simulation.invariants import LEASE_SECONDS, Problem
 from klamm.simulation.log_checks import content_of, is_sound
-from klamm.simulation.replicas import Replica, agree, isr_has_it, match, maximal_isr
+from klamm.simulation.power import survives
+from klamm.simulation.replicas import Replica, agree, is_known, isr_has_it, match, maximal_isr
 from klamm.wire.records import iter_records
 from klamm.zookeeper.znodes import broker_id, config, partition_state
 from klamm.zookeeper.znodes import topic as topic_znode
@@ -42,6 +43,7 @@ class DataPlane:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._random = random.Random(f"{cluster.scenario.seed} data")
+        self._random_of_power = random.Random(f"{cluster.scenario.seed} what a power cut would leave")
         self.histories: list[PartitionHistory] = []
         self._by_name: dict[TopicPartition, PartitionHistory] = {}
         self._high_watermarks: dict[tuple[TopicPartition, BrokerId, int, int], int] = {}
@@ -225,6 +227,18 @@ class DataPlane:
                 self._cluster.checker.require("D17", f"unexpected exceptions in broker {process.id}: {defects}")
         for history in self.histories:
             self._look_at(history)
+        self._look_at_a_disk()
+
+    def _look_at_a_disk(self) -> None:
+        """One log of one broker: it takes as long as the rest of a look."""
+        process = self._random_of_power.choice(self._cluster.processes)
+        history = self._random_of_power.choice(self.histories)
+        assert isinstance(process, BrokerProcess)
+        log = _log_of(process, history.name)
+        if log is None or not process.disk.has_power or process.is_stopping:
+            return
+        wrong = survives(process.disk, log, self._cluster.clock, self._random_of_power)
+        self._cluster.checker.require("durable", None if wrong is None else f"broker {process.id}: {wrong}")
 
     def _look_at(self, history: PartitionHistory) -> None:
         name, require = history.name, self._cluster.checker.require
@@ -237,9 +251,22 @@ class DataPlane:
         require("S3", self._maximal_isr(history))
         if name not in self._cluster.checker.led_again:
             require("matching", match(replicas))
+            for leader in replicas:
+                if leader.is_leader and leader.partition.leader_epoch == history.leader_epoch:
+                    require("KIP-320", self._is_known(history, leader, replicas))
         if not history.excused_at:
             require("S9", agree(replicas))
             require("S1", isr_has_it(replicas, history.isr))
+
+    def _is_known(self, history: PartitionHistory, leader: Replica, replicas: Sequence[Replica]) -> Problem:
+        def began_after(broker: BrokerId, moment: float) -> bool:
+            return self._process(broker).began_at >= moment
+
+        def forgot_after(broker: BrokerId, moment: float) -> bool:
+            """With flush.messages=1 a follower tells only what it has flushed."""
+            return not history.is_flushed and self._process(broker).lost_power_at >= moment
+
+        return is_known(leader, replicas, began_after, forgot_after)
 
     def _replicas_of(self, name: TopicPartition, among: Collection[BrokerId] | None = None) -> list[Replica]:
         found = []

@@ -14,6 +14,7 @@ promises, and less than most file systems do.
     disk.before = hook               hook(operation, path) runs before each call: it may cut the power, or raise
     disk.job_seconds = 0.5           how long a job of `run` takes at most, half of it before the job and half after
     disk.end_process()               kill -9: the page cache survives; every call fails until `restore_power`
+    disk.after_power_cut(...)        another disk, as this one could be if its power were cut now
 """
 
 from __future__ import annotations
@@ -72,6 +73,12 @@ class _File:
                 _apply(self.durable, position, kept)
         self.data = bytearray(self.durable)
 
+    def after_power_cut(self, random: Random) -> _File:
+        copy = _File(self.modified_ms)
+        copy.durable, copy.unsynced = bytearray(self.durable), list(self.unsynced)
+        copy.lose_power(random)
+        return copy
+
 
 class _Directory:
     def __init__(self) -> None:
@@ -95,6 +102,14 @@ class _Directory:
         self.names = dict(self._durable)
         for _, node in sorted(self.names.items()):
             node.lose_power(random)
+
+    def after_power_cut(self, random: Random, unless: Callable[[str], bool] = lambda name: False) -> _Directory:
+        """Without the names that `unless` leaves out."""
+        copy, names = _Directory(), dict(self._durable)
+        for change in self._unsynced[: random.randint(0, len(self._unsynced))]:
+            _link(names, change)
+        copy.change({n: node.after_power_cut(random) for n, node in sorted(names.items()) if not unless(n)})
+        return copy
 
     def files(self) -> Iterator[_File]:
         for node in self.names.values():
@@ -129,6 +144,17 @@ class SimulatedDisk:
     def cut_power(self) -> None:
         self._root.lose_power(self._random)
         self.end_process()
+
+    def after_power_cut(self, random: Random, path: str) -> SimulatedDisk:
+        """It has the directory of `path`, with its files and with `path`, a directory too, but without its siblings."""
+        head, _, last = path.rpartition("/")
+        found = self._directory(head)
+        others = {name for name, node in found.names.items() if isinstance(node, _Directory)} - {last}
+        copy = SimulatedDisk(self._clock, random)
+        copy.make_directories(head.rpartition("/")[0])
+        parent, name = copy._parent(head)
+        parent.change({name: found.after_power_cut(random, others.__contains__)})
+        return copy
 
     def end_process(self) -> None:
         """What the process would still do on its way out must not reach the files."""

@@ -4,15 +4,17 @@
 - S1: what a leader shows as committed, every running member of the ISR has.
 - matching: a follower that has reconciled with its leader has a prefix of the leader's log.
 - S3: the leader waits for every replica that may be in the ISR of ZooKeeper.
+- KIP-320: what a leader knows of a follower, the follower has told it in the leader's epoch, and still has.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
 from klamm.broker.fetcher import FetchState
+from klamm.broker.isr import NEVER
 from klamm.broker.partition import Partition
 from klamm.log.log import Log
 from klamm.model.ids import BrokerId, TopicPartition
@@ -102,6 +104,27 @@ def match(replicas: Sequence[Replica]) -> Problem:
             known = max(leader.log.high_watermark, leader.partition.epoch_start_offset)
             if other.log.high_watermark > known:
                 return f"{about}, its high watermark {other.log.high_watermark} is above the leader's"
+    return None
+
+
+def is_known(
+    leader: Replica,
+    replicas: Sequence[Replica],
+    began_after: Callable[[BrokerId, float], bool],
+    forgot_after: Callable[[BrokerId, float], bool],
+) -> Problem:
+    """KIP-320. The leader's epoch is the latest. A new leader forgets the time of a follower's last fetch."""
+    epoch = leader.partition.leader_epoch
+    for other in replicas:
+        known = leader.partition.followers.get(other.broker)
+        if known is None or known.last_fetch == NEVER:
+            continue
+        about = f"{leader.name}: leader {leader.broker} in epoch {epoch} counts a fetch of broker {other.broker}"
+        if other.partition.leader_epoch < epoch and not began_after(other.broker, known.last_fetch):
+            return f"{about}, which is in epoch {other.partition.leader_epoch}"
+        start, end = max(leader.log.log_start_offset, other.log.log_start_offset), known.log_end_offset
+        if other.between(start, end) != leader.between(start, end) and not forgot_after(other.broker, known.last_fetch):
+            return f"{about} from {end}, which does not have the same records below that"
     return None
 
 

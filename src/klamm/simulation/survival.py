@@ -56,7 +56,7 @@ class Survival:
         expected, starts = self._expected, self._starts
         self.forget()
         for name, batches in expected.items():
-            if not logs.is_offline(name) and (wrong := _lacks(name, logs.get(name), batches)) is not None:
+            if not logs.is_offline(name) and (wrong := lacks(name, logs.get(name), batches)) is not None:
                 return wrong
         for log in logs.logs():
             name = log.topic_partition
@@ -72,7 +72,7 @@ class Survival:
         return None
 
 
-def _lacks(name: TopicPartition, log: Log | None, batches: list[bytes]) -> Problem:
+def lacks(name: TopicPartition, log: Log | None, batches: list[bytes]) -> Problem:
     if log is not None:
         batches = [batch for batch in batches if read_header(batch).last_offset >= log.log_start_offset]
     if not batches:
