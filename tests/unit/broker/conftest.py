@@ -16,6 +16,7 @@ from klamm.log.log_results import AppendInfo, ReadResult
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.control import PartitionOrder
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.guard import Guard
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.testing.zookeeper import InMemoryZooKeeper
@@ -168,6 +169,8 @@ class FakeLogManager:
         self.offline: dict[TopicPartition, str] = {}
         self.deleted: list[TopicPartition] = []
         self.checkpoints = 0
+        self.stray_count = 0
+        self.guard = Guard()
         self.on_offline: Any = None
         self.on_flushed: Any = None
         self.lives = FakeLives()

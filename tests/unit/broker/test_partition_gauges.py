@@ -12,6 +12,7 @@ from klamm.broker.reads import Reads
 from klamm.model.control import Sender, StopOrder
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.telemetry.metrics import MetricsRegistry, value_of
+from klamm.wire.slices import finish
 
 from .one_broker import TP, OneBroker, lead, one
 
@@ -77,7 +78,7 @@ class Metered:
         tags = {"topic": place.topic, "partition": str(place.partition)}
         return {
             name.name: value_of(instrument)
-            for name, instrument in self._metrics.instruments()
+            for name, instrument in finish(self._metrics.snapshot())
             if name.type == "Partition" and dict(name.tags) == tags
         }
 

@@ -13,7 +13,6 @@ from klamm.broker.metadata_cache import MetadataCache
 from klamm.broker.reads import FetchQuery, Reads
 from klamm.broker.replica_manager import ReplicaManager
 from klamm.broker.topic_configs import TopicConfigs
-from klamm.log.validation import COSTLY_BYTES_MIN
 from klamm.model.brokers import Broker
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.control import MetadataUpdate, Sender, StopOrder
@@ -412,7 +411,8 @@ async def test_slow_appends_do_not_hold_up_followers(
         await may_go_on.wait()
 
     monkeypatch.setattr(log, "prepare", slow)
-    preparing = asyncio.create_task(leader.appends.append([(A, bytes(COSTLY_BYTES_MIN))], acks=-1, timeout_ms=60_000))
+    costly = bytes(1 << 20)
+    preparing = asyncio.create_task(leader.appends.append([(A, costly)], acks=-1, timeout_ms=60_000))
     log.fill(0, 0)
     log.waits_for_flush = True
     log.flushed_to = 2

@@ -27,7 +27,6 @@ from klamm.server.broker_server import BrokerServer
 from klamm.server.generated_id import with_id
 from klamm.server.registration import Registration
 from klamm.server.runtime import real_ports
-from klamm.telemetry.metrics import value_of
 from klamm.wire.records import Record
 from klamm.zookeeper.server.memory import MemoryZooKeeper
 
@@ -188,7 +187,7 @@ async def test_a_broker_runs_when_it_is_registered(
         return await first(self)
 
     def state() -> float:
-        return next(value_of(i) for name, i in broker.metrics.instruments() if name.name == "BrokerState")
+        return broker.metrics.value("kafka.server", "KafkaServer", "BrokerState")
 
     async def register_later() -> None:
         await reached.wait()

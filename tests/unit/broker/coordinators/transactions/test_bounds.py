@@ -16,7 +16,7 @@ REFUSED = ErrorCode.POLICY_VIOLATION
 
 
 async def test_transactional_ids_beyond_the_limit(tmp_path: Path, zk: Any) -> None:
-    async with running_broker(tmp_path / "data", zk, max_transactional_ids=2) as broker:
+    async with running_broker(tmp_path / "data", zk=zk, max_transactional_ids=2) as broker:
         await broker.lead("__transaction_state")
         assert await broker.init("one") == (0, 0, 0)
         assert await broker.init("two") == (0, 1, 0)
@@ -30,14 +30,14 @@ async def test_transactional_ids_beyond_the_limit(tmp_path: Path, zk: Any) -> No
 
 
 async def test_a_transactional_id_that_no_key_can_hold(tmp_path: Path, zk: Any) -> None:
-    async with running_broker(tmp_path / "data", zk) as broker:
+    async with running_broker(tmp_path / "data", zk=zk) as broker:
         await broker.lead("__transaction_state")
         assert (await broker.init("i" * KEY_BYTES_MAX))[0] == 0
         assert await broker.init("i" * (KEY_BYTES_MAX + 1)) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
 async def test_producers_beyond_the_limit_of_a_partition(tmp_path: Path, zk: Any) -> None:
-    async with running_broker(tmp_path / "data", zk, max_producers_per_partition=2) as broker:
+    async with running_broker(tmp_path / "data", zk=zk, max_producers_per_partition=2) as broker:
         await broker.lead("orders")
 
         async def produce(producer: int, sequence: int = 0, **more: Any) -> int:
