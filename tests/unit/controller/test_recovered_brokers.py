@@ -95,6 +95,38 @@ async def test_only_a_live_member_of_the_isr_takes_over() -> None:
     assert epoch > 7
 
 
+async def test_a_topic_that_grows_readable_after_its_leader_died_gives_it_a_new_epoch() -> None:
+    """The controller did not know the topic when the broker died, so it could not take it out of the ISR."""
+    scenario = Scenario()
+    scenario.prepare(2)
+    scenario.zk.put("/brokers/topics/t", "{")
+    scenario.put_state("t", 0, 1, 7, [1], 4)
+    async with scenario.controller.running():
+        await scenario.settle()
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        assert scenario.state("t", 0) == (1, 7, [1], 0)
+        orders = [
+            line
+            for line in await scenario.after(lambda: register(scenario, 1, recovered=True))
+            if "LeaderAndIsr" in line and "t-0" in line
+        ]
+        assert scenario.state("t", 0)[:3] == (1, 8, [1])
+        assert min(epochs_in(orders)) == 8, "no broker leads in the epoch in which it may have lost records"
+
+
+async def test_a_topic_that_grows_readable_is_not_led_by_a_broker_that_recovered_meanwhile() -> None:
+    scenario = Scenario()
+    scenario.prepare(2)
+    scenario.zk.put("/brokers/topics/t", "{")
+    scenario.put_state("t", 0, 1, 7, [1, 2], 4)
+    async with scenario.controller.running():
+        await scenario.settle()
+        await scenario.after(lambda: register(scenario, 1, recovered=True))
+        await scenario.after(lambda: scenario.create_topic("t", [1, 2]))
+        leader, _, isr, _ = scenario.state("t", 0)
+        assert (leader, isr) == (2, [2])
+
+
 def test_the_registration_says_so() -> None:
     value = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "h", 9092),), recovered=True)
     assert broker_id.decode("/brokers/ids/1", broker_id.encode(value, 0)) == value

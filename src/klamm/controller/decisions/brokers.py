@@ -13,13 +13,20 @@ from typing import NamedTuple
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.deletion import fail_deletion, resume_deletions
-from klamm.controller.decisions.leadership import elect_leaderless, replicas_offline, replicas_online, suspicion_rule
+from klamm.controller.decisions.leadership import (
+    elect_leaderless,
+    offline_rule,
+    replicas_offline,
+    replicas_online,
+    suspicion_rule,
+)
 from klamm.controller.decisions.steps import (
     ChangeStates,
     Decision,
     MovePartitions,
     MoveReplicas,
     ReplicasByBroker,
+    Send,
     SendMetadata,
 )
 from klamm.model.brokers import LiveBroker
@@ -55,12 +62,20 @@ def on_broker_startup(view: ControllerContext, started: Sequence[BrokerId]) -> D
     1. The other brokers learn who is alive; 2. the started ones receive all metadata; 3. their replicas go online
     (after 1 and 2, because a follower refuses LeaderAndIsr from a leader that it does not know as alive); 4. partitions
     without a leader get an election; 5. deletions that waited for one of the brokers resume.
+
+    Before 3, offline partitions whose state still names a started broker as leader get their election. They exist only
+    if the topic was unreadable when the broker died. It must not lead on in its old epoch: it may have lost records.
     """
     others = sorted(view.brokers.keys() - set(started))
     yield SendMetadata(to=others)
     # Include topics being deleted: a broker that was unreachable without restarting may still have them in its cache.
     yield SendMetadata(view.all_partitions(), to=started)
-    yield from replicas_online(view, {broker: view.replicas.on(broker) for broker in started})
+    replicas = {broker: view.replicas.on(broker) for broker in started}
+    led = [i for broker, ids in replicas.items() for i in ids if view.leader_of(i) == broker]
+    stale = [i for i in led if view.partition_state_of(i) is PartitionState.OFFLINE and not view.is_leaving(i)]
+    if stale:
+        yield ChangeStates(stale, offline_rule(view), to=PartitionState.ONLINE, send=Send.WITH_NEXT)
+    yield from replicas_online(view, replicas)
     yield from elect_leaderless(view)
     yield from resume_deletions(view, retry=True)
 

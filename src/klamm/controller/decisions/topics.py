@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.context.states import PartitionState, ReplicaState
 from klamm.controller.decisions.leadership import first_rule, offline_rule
+from klamm.controller.decisions.recovered_brokers import demote, recovered_brokers
 from klamm.controller.decisions.steps import (
     ChangeStates,
     CreateStates,
@@ -39,10 +40,19 @@ def create_partitions(view: ControllerContext, partitions: Sequence[PartitionInd
         yield MoveReplicas(replicas, ReplicaState.NEW)
         yield CreateStates(chunk, first_rule(view))
         yield MoveReplicas(replicas, ReplicaState.ONLINE)
-        # A state that already existed was adopted; the leader that it names need not be alive.
         adopted = [i for i in chunk if view.partition_state_of(i) is PartitionState.OFFLINE]
         if adopted:
-            yield ChangeStates(adopted, offline_rule(view), to=PartitionState.ONLINE)
+            yield from _take_over(view, adopted)
+
+
+def _take_over(view: ControllerContext, partitions: Sequence[PartitionIndex]) -> Decision:
+    """Their states already existed, for example because the topic was unreadable until now. As at the start of a term,
+    the leader need not be alive, and brokers may have lost records while no controller looked (ADR 0014)."""
+    recovered = recovered_brokers(view)
+    states = {i: state for i in partitions if (state := view.state_of(i)) is not None}
+    lost = {i: [broker for broker in state.isr if broker in recovered] for i, state in states.items()}
+    yield from demote(view, {i: brokers for i, brokers in lost.items() if brokers})
+    yield ChangeStates(partitions, offline_rule(view), to=PartitionState.ONLINE)
 
 
 def restore_assignment(view: ControllerContext, topic: str) -> Decision:
