@@ -112,6 +112,7 @@ class SimulatedCluster:
         self.follower_lag = rng.choice((0.0, 0.0, 0.05, 0.5))
         """Seconds that a second ZooKeeper server may be behind. 0 means that there is none."""
         self.zookeepers = (ZOOKEEPER_HOST, FOLLOWER_HOST) if self.follower_lag else (ZOOKEEPER_HOST,)
+        self.faults.listen_to(self.server.service.sessions)
         self.tree = TreeAccess(self.server.service)
         self.checker = Checker(self.clock, self.tree.nodes, self._on_decision)
         self._deletions_missed: set[str] = set()

@@ -7,10 +7,12 @@ session timeout may no longer be the controller, and must send nothing.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from klamm.model.ports import Clock
 from klamm.zookeeper.jute import OpCode
 from klamm.zookeeper.server.faults import Fault, RequestInfo, SeededFaults
+from klamm.zookeeper.server.sessions import ServerSession, SessionTable
 
 
 class ZooKeeperFaults(SeededFaults):
@@ -21,8 +23,17 @@ class ZooKeeperFaults(SeededFaults):
         self.lose_next_write: set[int] = set()
         """Sessions whose next multi is applied, but not answered."""
 
+    def listen_to(self, sessions: SessionTable[Any]) -> None:
+        """Remember whenever the server hears a session: by a request that was not lost, or by its resumption."""
+        touch = sessions.touch
+
+        def heard(session: ServerSession[Any], now_ms: int) -> None:
+            self._heard[session.id] = self._clock.monotonic()
+            touch(session, now_ms)
+
+        sessions.touch = heard  # type: ignore[method-assign]
+
     def on_request(self, request: RequestInfo) -> Fault:
-        self._heard[request.session_id] = self._clock.monotonic()
         if request.opcode == OpCode.MULTI and request.session_id in self.lose_next_write:
             self.lose_next_write.discard(request.session_id)
             return Fault.LOSE_REPLY
