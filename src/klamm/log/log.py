@@ -46,7 +46,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch, TopicPartition
 from klamm.model.ports import Buffer, Clock, Disk, Staged
 from klamm.model.settings import LONG_MAX
-from klamm.wire.batch import HEADER_BYTES, BatchHeader, iter_batches
+from klamm.wire.batch import HEADER_BYTES, BatchHeader, iter_batches, read_header
 
 
 class Rewound(NamedTuple):
@@ -512,6 +512,7 @@ class Log:
         self.check_usable()
         if not self._segments.first.base_offset <= offset < self._log_end_offset:
             return
+        offset = self._whole_batches_below(offset)
         if self._durability.lower(offset):
             await self._owner.lowering(self)
             self._flush_if_due()  # if the truncation does not come, what is here must become durable again
@@ -536,6 +537,18 @@ class Log:
         is_same = (self._log_start_offset, self.generation) == (start, generation)
         return is_same and self._failure is None and list(self._segments) == segments
 
+    @_storage
+    def _whole_batches_below(self, offset: int) -> int:
+        """Where the log ends if it is truncated to `offset`: only whole batches stay. A leader whose log starts inside
+        a batch, because records were deleted up to there, names an offset inside a batch. If this log ended there, it
+        would claim records that it lacks, and the leader's batch would never fit (Kafka has this gap)."""
+        segment = self._segments.at_or_below(offset)
+        position = segment.position_of(offset)
+        if position == segment.size:
+            return offset
+        base_offset = read_header(segment.pread(HEADER_BYTES, position)).base_offset
+        return min(offset, max(base_offset, self._log_start_offset))
+
     def _take_rewound(self, offset: int) -> ProducerState | None:
         rewound, self._rewound = self._rewound, None
         if rewound is None or rewound[:3] != (offset, self._log_start_offset, self.generation):
@@ -552,6 +565,7 @@ class Log:
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
+        offset = self._whole_batches_below(offset)
         rewound = self._take_rewound(offset)
         self._prepare_truncation(offset)
         self._delete(self._segments.take_above(offset))

@@ -153,10 +153,22 @@ def test_truncation_inside_a_batch_takes_the_whole_batch(bench: Workbench) -> No
     append(log, "a", "b", "c")
     append(log, "d", "e", "f")
     log.truncate_to(4)
-    assert (log.log_end_offset, read_all(log)) == (4, [0, 1, 2])
-    assert append(log, "g").first_offset == 4
-    assert read_all(log) == [0, 1, 2, 4]
-    assert read_all(log, 3) == [4]
+    assert (log.log_end_offset, read_all(log)) == (3, [0, 1, 2])
+    assert append(log, "g").first_offset == 3
+    assert read_all(log) == [0, 1, 2, 3]
+
+
+def test_truncation_inside_the_batch_in_which_the_log_starts_leaves_an_empty_log(bench: Workbench) -> None:
+    """The leader's log starts there too, and it sends the whole batch again."""
+    log = bench.open()
+    append(log, "a", "b", "c", "d")
+    log.update_high_watermark(4)
+    log.advance_log_start(1)
+    again = bytes(log.read(1, 1000, upper_bound=4, at_least_one=True).records)
+    log.truncate_to(2)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+    log.append_as_follower(again)
+    assert (log.log_end_offset, read_all(log, 1)) == (4, [0, 1, 2, 3])
 
 
 @pytest.mark.case("LOG-06")

@@ -74,12 +74,11 @@ class LogModel(RuleBasedStateMachine):
         target = max(self.end - back, 0)
         self.log.truncate_to(target)
         if target < self.end:
-            # The whole batch that holds the target is removed.
-            boundary = target
+            # The whole batch that holds the target is removed, and the log ends before it.
             for first, last in self.batches():
                 if first < target <= last:
-                    boundary = first
-            self.records = [record for record in self.records if record[0] < boundary]
+                    target = min(target, max(first, self.start))
+            self.records = [record for record in self.records if record[0] < target]
             self.end = target
             self.start = min(self.start, target)
         self.epoch += 1  # no leader appends with an epoch that was truncated
@@ -108,7 +107,6 @@ class LogModel(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.log.close()
         self.log = self.bench.open(self.config, log_start_offset=self.start)
-        self.forget_gap()
 
     @rule()
     def crash(self) -> None:
@@ -119,12 +117,6 @@ class LogModel(RuleBasedStateMachine):
         self.log.close_files()
         self.bench.directory = directory
         self.log = self.bench.open(self.config, clean=False, recovery_point=recovery_point, log_start_offset=self.start)
-        self.forget_gap()
-
-    def forget_gap(self) -> None:
-        """After a truncation inside a batch only memory knew that the log ended there, and not after its last batch."""
-        assert all(record[0] < self.log.log_end_offset <= self.end for record in self.records)
-        self.end = self.log.log_end_offset
 
     @invariant()
     def reads_what_was_written(self) -> None:
