@@ -165,12 +165,14 @@ class Checker:
 
     def _led_again(self, name: TopicPartition, broker: BrokerId, epoch: LeaderEpoch, known: int | None) -> None:
         """S12: a broker that may have lost the end of its log leads on in its old epoch. No controller saw that it was
-        gone (KIP-966), and the next one did not ask. It cannot help it if the state may not be written."""
+        gone (KIP-966), and the next one did not ask. It cannot help it if the state may not be written, and it does not
+        write the states of a topic that is being deleted."""
         leadership = Leadership(self._lives.get(name.topic, 0), name, epoch)
         if known is None and self._acting.get(leadership) == broker and broker in self.recovered:
             self.reached("led again in the same epoch")
             self.led_again.add(name)
-            if name not in self.protected and name not in self.lost:
+            is_leaving = delete_topics.path(name.topic) in self._nodes
+            if name not in self.protected and name not in self.lost and not is_leaving:
                 self.require("S12", f"broker {broker} leads {name} in epoch {epoch}, as before it ended uncleanly")
 
     def starts(self, broker: BrokerId) -> None:
