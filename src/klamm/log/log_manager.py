@@ -195,9 +195,9 @@ class LogManager:
         """Take the log out of use. None if there is no such log."""
         removed = self._registry.remove(partition)
         self._flushes.forget(partition)
-        self.lives.forget(partition)
         self.cleaner.forget(partition)
         if removed is None:
+            self.lives.forget(partition)
             return None
         log, directory = removed
         trash = directory.file(name(partition, f"{self._random.getrandbits(128):032x}"))
@@ -206,8 +206,10 @@ class LogManager:
             self._disk.rename(log.directory, trash)
             log.move_to(trash)
         except OSError as error:
+            self._registry.add(log, directory)  # it is still here: a repeated deletion must not find nothing to do
             self.directory_failed(directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {error}") from error
+        self.lives.forget(partition)
         self._unsettled[directory] = None
         return log
 

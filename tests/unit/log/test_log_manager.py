@@ -287,6 +287,18 @@ async def test_deleted_partitions_are_renamed_then_removed(disk: FileDisk, one: 
         assert logs.get(TopicPartition(topic, 0)) is not None
 
 
+async def test_a_log_that_could_not_be_deleted_is_offline(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated deletion must not be answered as done: the log would be back after the next start."""
+    async with started(disk, one) as logs:
+        await create(logs, TopicPartition("t", 0), CONFIG)
+        monkeypatch.setattr(disk, "rename", failing)
+        with storage_error():
+            logs.delete(TopicPartition("t", 0))
+        assert logs.is_offline(TopicPartition("t", 0))
+
+
 async def test_a_flush_of_a_deleted_log_leaves_nothing_in_its_successor(
     disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
