@@ -135,8 +135,8 @@ class LogManager:
         logger.warning("%s was set aside: klamm neither uses nor removes it", path)
 
     def _directory_loaded(self, directory: LogDirectory, previous: PreviousRun) -> None:
-        if not previous.clean and directory.log_count:
-            self.recovered = True
+        if not previous.clean and (directory.log_count or self._registry.has_offline_in(directory)):
+            self.recovered = True  # a log that cannot be opened now may be opened later
         self._checkpoints.guarded(directory, lambda: self.cleaner.remember(directory, previous.cleaner_offsets))
         self._checkpoints.guarded(directory, lambda: self.lives.load(directory))
 

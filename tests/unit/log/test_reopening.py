@@ -85,6 +85,20 @@ async def test_a_log_that_could_not_be_opened_comes_back(monkeypatch: pytest.Mon
             append(log, "three")
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_logs_that_come_back_later_may_have_lost_records_too(
+    monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    """ADR 0014: the registration says so before any log is open."""
+    disk = await with_two_logs()
+    if not is_clean:
+        disk.remove("/data/1/.kafka_cleanshutdown")
+    monkeypatch.setattr(log_loading, "load_log", broken)
+    logs = await opened(disk)
+    assert not list(logs.logs())
+    assert logs.recovered is not is_clean
+
+
 async def test_a_log_that_contradicts_itself_is_recovered() -> None:
     disk = await with_two_logs()
     async with running(disk) as (logs, back):
