@@ -153,7 +153,7 @@ def controller_nodes(reader: Reader) -> Iterator[None]:
             mine = text.replace("controller-1:9092", f"127.0.0.1:{client}").replace(
                 "controller-1:9093", f"127.0.0.1:{internal}"
             )
-            mine = mine.replace("29092", str(http)).replace("broker.id=1001", f"broker.id={1001 + number}")
+            mine = mine.replace("29092", str(http)).replace("broker.id=901", f"broker.id={901 + number}")
             mine = re.sub(r"log.dirs=.*", f"log.dirs={reader.directory / name}", mine)
             mine = mine.replace(
                 "inter.broker.protocol.version=2.5", "inter.broker.protocol.version=2.6"
