@@ -178,7 +178,7 @@ def test_what_a_log_must_still_have() -> None:
         found.truncate_to(1)
         assert survival.begins(logs, lambda name: 3), "what was flushed is gone"
         found.update_high_watermark(1)
-        assert survival.begins(logs, lambda name: 0), "nobody committed anything"
+        assert survival.begins(logs, lambda name: 0), "nothing was committed"
         survival.deleted.add(T0)
         assert survival.begins(logs, lambda name: 3), "it was deleted"
 

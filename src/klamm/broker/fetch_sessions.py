@@ -12,6 +12,7 @@ session rest while nothing changes (`resting_partitions`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from random import Random
@@ -44,7 +45,7 @@ class SessionAnswer(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-class FetchContext:
+class FetchContext(ABC):
     """One request: what to fetch, and what its answer carries."""
 
     partitions: Sequence[FetchPartition] = ()
@@ -54,13 +55,13 @@ class FetchContext:
     def answer(self, results: Sequence[FetchResult]) -> SessionAnswer:
         return finish(self.answering(results))
 
+    @abstractmethod
     def answering(self, results: Sequence[FetchResult]) -> Generator[None, None, SessionAnswer]:
         """The answer to a wide fetch. Yields after each slice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def throttled(self) -> SessionAnswer:
         """The answer without data for a client above its quota."""
-        raise NotImplementedError
 
 
 class Refused(FetchContext):

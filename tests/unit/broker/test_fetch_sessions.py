@@ -225,7 +225,7 @@ def test_wide_sessions_are_opened_and_answered_in_slices(clock: Any) -> None:
 
 
 def test_an_answer_in_slices_does_not_outlive_its_session(clock: Any) -> None:
-    """Otherwise the news that the first slice settled would be told to nobody."""
+    """Otherwise no answer would carry the news that the first slice settled."""
     sessions = FetchSessions(1_000, clock, random.Random(1))
     names = many(ENTRIES_PER_SLICE + 1)
     session = opened(sessions, *names)
