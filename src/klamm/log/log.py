@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from random import Random
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -238,13 +238,20 @@ class Log:
             segment = self._segments.active
             staged = segment.stage(batch[HEADER_BYTES:], HEADER_BYTES)
             await self._disk.run(staged.write)
-            return large._replace(staged=StagedBatch(segment, staged))
+            return large._replace(staged=StagedBatch(segment, staged, partial(self._unstage, staged)))
         except BaseException as error:
             if staged is not None:
-                staged.drop()
+                self._unstage(staged)
             if isinstance(error, OSError):
                 raise self.fail(error) from error
             raise
+
+    def _unstage(self, staged: Staged) -> None:
+        """If what is beyond the end cannot be cut off, that concerns this log and not the request that staged it."""
+        try:
+            staged.drop()
+        except OSError as error:
+            self.fail(error)
 
     @_storage
     def append_as_leader(

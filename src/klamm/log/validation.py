@@ -10,7 +10,7 @@ Batches are checked and prepared without the log, so that costly ones can be pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
@@ -99,6 +99,8 @@ class Prepared(NamedTuple):
 class StagedBatch(NamedTuple):
     segment: LogSegment
     bytes: Staged
+    drop: Callable[[], None]
+    """Its log knows what to do if the disk fails."""
 
 
 class PreparedAppend(NamedTuple):
@@ -120,7 +122,7 @@ class PreparedAppend(NamedTuple):
     def drop(self) -> None:
         """It is appended, or will not be: nothing of it may stay beyond the end of the file."""
         if self.staged is not None:
-            self.staged.bytes.drop()
+            self.staged.drop()
 
 
 class StoredBatch(NamedTuple):

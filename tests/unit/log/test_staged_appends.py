@@ -173,3 +173,34 @@ async def test_a_full_disk_refuses_it(bench: Workbench, monkeypatch: pytest.Monk
     assert not log.failed
     log.append_as_leader(SMALL, EPOCH)
     check_whole(bench, log, 2)
+
+
+def _no_truncation(fd: int, size: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+async def test_bytes_that_cannot_be_cut_off_concern_their_log_alone(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that staged them has other partitions: it must see an error of this log, if any."""
+    log = bench.open()
+    log.append_as_leader(SMALL, EPOCH)
+    staged = await log.stage(prepared(LARGE))
+    monkeypatch.setattr(real_disk.os, "ftruncate", _no_truncation)
+    staged.drop()
+    assert log.failed
+    assert [error.errno for error in bench.owner.failures] == [5]
+
+
+async def test_a_batch_that_cannot_be_written_nor_cut_off(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = bench.open()
+
+    def full(fd: int, data: memoryview, position: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(real_disk.os, "pwrite", full)
+    monkeypatch.setattr(real_disk.os, "ftruncate", _no_truncation)
+    with pytest.raises(KafkaError) as caught:
+        await log.stage(prepared(LARGE))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failed
