@@ -495,7 +495,9 @@ class ReplicaManager:
                         answers[order.partition] = self._delete(order.partition, sender)
                     self.moved(order.partition)
                 await asyncio.sleep(0)
-            await self.logs.settle_deletions()
+            for name in await self.logs.settle_deletions():
+                if name in answers:  # a power cut may bring it back
+                    answers[name] = ErrorCode.KAFKA_STORAGE_ERROR
             if any(order.delete for order in accepted) and self._has_orders.is_set():
                 self.logs.checkpoint_high_watermarks()  # once per request (KAFKA-10002)
             self.fetchers.stop_idle()

@@ -68,8 +68,8 @@ class LogManager:
         """Logs that were set aside, now or in an earlier run."""
         self._closed = False
         self._settling = asyncio.Lock()
-        self._unsettled: dict[LogDirectory, None] = {}
-        """Directories in which a log was deleted, and whose checkpoints still have it."""
+        self._unsettled: dict[LogDirectory, set[TopicPartition]] = {}
+        """Deleted logs that a power cut may bring back, or that a checkpoint still has."""
         self.on_offline: OfflineCallback | None = None
         self.on_all_offline: Callable[[], None] = lambda: None
         """The last log directory failed: a broker without one serves nothing."""
@@ -163,8 +163,10 @@ class LogManager:
         A failure is a value, per partition: KAFKA_STORAGE_ERROR if the partition is offline, or if it is not new and
         some directory is offline.
         """
-        await self.settle_deletions()  # a new log must not find the recovery point of an old one of its name
-        return await self._creation.create_many(partitions)
+        unsettled = await self.settle_deletions()  # a new log must not find the recovery point of an old one
+        wanted = list(partitions)
+        created = await self._creation.create_many(one for one in wanted if one[0] not in unsettled)
+        return created | {name: _not_deleted(name) for name, _, _ in wanted if name in unsettled}
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
         """Open logs use it at once; a segment keeps what it was created with."""
@@ -187,7 +189,8 @@ class LogManager:
         renamed = self._rename(partition, stray_name)
         if renamed is None:
             return None
-        await self.settle_deletions()
+        if partition in await self.settle_deletions():
+            raise _not_deleted(partition)
         self.stray_count += 1
         return renamed.directory
 
@@ -210,16 +213,23 @@ class LogManager:
             self.directory_failed(directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {error}") from error
         self.lives.forget(partition)
-        self._unsettled[directory] = None
+        self._unsettled.setdefault(directory, set()).add(partition)
         return log
 
-    async def settle_deletions(self) -> None:
-        """The deletions so far survive a power cut, and no checkpoint describes what was deleted."""
+    async def settle_deletions(self) -> set[TopicPartition]:
+        """The deletions so far survive a power cut, and no checkpoint describes what was deleted. Returns the
+        partitions for which this is not certain, because their directory failed or is full: they are neither deleted
+        nor can they be created again."""
+        asked = {partition for deleted in self._unsettled.values() for partition in deleted}
         async with self._settling:  # those of another caller may still be on their way to the disk
-            while self._unsettled:
-                directory, _ = self._unsettled.popitem()
-                if directory.failure is None and directory.loaded:
-                    await self._checkpoints.in_pool(directory, self._settlement(directory))
+            for directory, deleted in list(self._unsettled.items()):
+                settled = set(deleted)
+                is_usable = directory.failure is None and directory.loaded
+                if is_usable and await self._checkpoints.in_pool(directory, self._settlement(directory)):
+                    deleted -= settled
+                    if not deleted:
+                        del self._unsettled[directory]
+        return asked & {partition for deleted in self._unsettled.values() for partition in deleted}
 
     def _settlement(self, directory: LogDirectory) -> Write:
         writes = (self._checkpoints.all_of(directory), self.cleaner.checkpoint(directory))
@@ -422,6 +432,10 @@ class LogManager:
                 directory.leave_clean_marker()
 
         return job
+
+
+def _not_deleted(partition: TopicPartition) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the deletion of its former log may be undone")
 
 
 async def _every(first_ms: int, interval_ms: int, action: Callable[[], Awaitable[object]]) -> None:

@@ -175,6 +175,7 @@ class FakeLogManager:
         self.on_flushed: Any = None
         self.lives = FakeLives()
         self.aside: list[TopicPartition] = []
+        self.unsettled: set[TopicPartition] = set()
         self.dir_moves = LogDirMoves(NoDisk(), ManualClock(), random.Random(1), self)  # type: ignore[arg-type]
 
     def get(self, partition: TopicPartition) -> FakeLog | None:
@@ -209,7 +210,8 @@ class FakeLogManager:
         self.aside.append(partition)
         return f"{partition}-stray"
 
-    async def settle_deletions(self) -> None: ...
+    async def settle_deletions(self) -> set[TopicPartition]:
+        return self.unsettled
 
     def checkpoint_high_watermarks(self) -> None:
         self.checkpoints += 1

@@ -10,9 +10,9 @@ import pytest
 from klamm.broker.appends import Appends
 from klamm.broker.reads import FetchQuery, Reads
 from klamm.model import guard
-from klamm.model.control import Sender
+from klamm.model.control import Sender, StopOrder
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from klamm.model.ports import Acl
 from klamm.wire.fetch import FetchPartition
 from klamm.zookeeper.znodes import partition_state
@@ -139,3 +139,10 @@ async def test_a_timer_goes_on_after_a_failure(both: OneBroker, clock: Any) -> N
     await turns()
     assert both.replicas.guard.failures.total() >= 1
     assert both.logs.kept[GOOD].high_watermark == 1
+
+
+async def test_a_deletion_that_may_be_undone_is_not_answered_as_done(both: OneBroker) -> None:
+    both.logs.unsettled = {BAD}
+    stops = [StopOrder(name, LeaderEpoch(0), delete=True) for name in (BAD, GOOD)]
+    answer = await both.replicas.stop_replica(SENDER, stops)
+    assert answer.partitions == {BAD: ErrorCode.KAFKA_STORAGE_ERROR, GOOD: ErrorCode.NONE}

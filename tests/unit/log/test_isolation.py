@@ -315,3 +315,45 @@ async def test_no_directory_that_can_be_listed() -> None:
 def _fail_list(operation: str, path: str) -> None:
     if operation == "list":
         raise OSError(errno.EIO, "broken", path)
+
+
+# --- deletions that are not certain ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_deletion_that_cannot_be_made_safe_is_not_done(passes: bool) -> None:
+    """A power cut may bring the log back, or its recovery point would hold for the next log of this name."""
+    disk = new_disk(directories=TWO.log_dirs)
+    logs = await opened(disk, broker=TWO)
+    log = await created(logs)
+    append(log, "of the former life")
+    logs.delete(A)
+    home = log.directory.rpartition("/")[0]
+    disk.fail(home, errno.ENOSPC if passes else errno.EIO)
+    assert await logs.settle_deletions() == {A}
+    assert await logs.settle_deletions() == {A}, "a repeated deletion is not done either"
+    assert logs.directories.offline() == ([] if passes else [home])
+    again = (await logs.create_many([(A, TopicConfig(), True), (B, TopicConfig(), True)]))[A]
+    assert isinstance(again, KafkaError)
+    assert again.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.heal(home)
+    assert await logs.settle_deletions() == (set() if passes else {A})
+    await logs.close()
+
+
+async def test_a_log_that_is_set_aside_must_stay_there() -> None:
+    disk = new_disk(directories=TWO.log_dirs)
+    logs = await opened(disk, broker=TWO)
+    append(await created(logs), "of the former life")
+    home = logs.home_of(A)
+    assert home is not None
+
+    def fail_sync(operation: str, path: str) -> None:
+        if operation == "sync_directory":
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    disk.before = fail_sync
+    with pytest.raises(KafkaError):
+        await logs.set_aside(A)
+    disk.before = None
+    assert (logs.stray_count, home.failure is None) == (0, False)

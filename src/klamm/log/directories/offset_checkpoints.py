@@ -64,12 +64,15 @@ class OffsetCheckpoints:
 
     # --- writing ---
 
-    async def in_pool(self, directory: LogDirectory, write: Write) -> None:
-        """If the write fails, the directory goes offline; if only room is missing, the file stays as it was."""
+    async def in_pool(self, directory: LogDirectory, write: Write) -> bool:
+        """False if the write failed: then the directory goes offline. If only room is missing, the file stays as it
+        was."""
         try:
             await self._disk.run(write)
         except OSError as error:
             self._registry.storage_error(directory, error)
+            return False
+        return True
 
     async def everywhere(self, collect: Callable[[LogDirectory], Write]) -> None:
         for directory in self._registry.directories.loaded():
