@@ -106,6 +106,8 @@ class Following:
     """Committed records that this replica lacked when the leader last answered."""
     caught_up: bool = False
     """According to the last answer, this replica has everything that is committed."""
+    just_truncated: bool = False
+    """No records were fetched since the truncation."""
 
     @property
     def is_throttled(self) -> bool:
@@ -322,6 +324,7 @@ class Fetcher:
         else:
             if step.done:
                 following.state = FetchState.FETCHING
+                following.just_truncated = True
 
     # --- fetching ---
 
@@ -391,6 +394,7 @@ class Fetcher:
     def _append(self, following: Following, fetched: FetchResult) -> None:
         name = following.partition.topic_partition
         try:
+            self._drop_uncompared(following, fetched.log_start_offset)
             if len(fetched.records):
                 following.log.append_as_follower(fetched.records)
                 self._count(following, len(fetched.records))
@@ -420,6 +424,15 @@ class Fetcher:
             self._following[name] = self._following.pop(name)  # to the end of the order
         if moved or len(fetched.records):
             self._on_append(name)
+
+    def _drop_uncompared(self, following: Following, leader_start: int) -> None:
+        """A leader knows no epoch below its log start, so a follower that truncates to exactly this offset has compared
+        nothing below it. The new log start reaches the disk later: after a crash in between, the records would be
+        back."""
+        is_uncompared = following.just_truncated and following.log.log_end_offset == leader_start
+        following.just_truncated = False
+        if is_uncompared and following.log.log_start_offset < leader_start:
+            following.log.truncate_fully_and_start_at(leader_start)
 
     def _count(self, following: Following, size: int) -> None:
         self._traffic.total += size

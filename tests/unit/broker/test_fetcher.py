@@ -236,6 +236,28 @@ async def test_follower_below_the_leaders_start_begins_there(pair: Pair) -> None
     assert (pair.log.log_end_offset, pair.log.high_watermark) == (4, 4)
 
 
+async def test_what_was_never_compared_does_not_stay_below_the_leaders_start(pair: Pair) -> None:
+    """The leader's log starts where this one ends: it knows no epoch below, so both logs may differ there. The log
+    start alone would be forgotten by a crash."""
+    pair.leader.log.fill(0, 0, 5, 5)
+    pair.leader.log.epochs.truncate_from_start(2)
+    pair.leader.log.update_high_watermark(4)
+    pair.leader.log.log_start_offset = 2
+    pair.leader.epoch = 5
+    pair.log.fill(1, 1, 1)
+    started: list[int] = []
+    start_anew = pair.log.truncate_fully_and_start_at
+    pair.log.truncate_fully_and_start_at = lambda offset: (started.append(offset), start_anew(offset))
+    pair.follow(5)
+    await pair.steps(2)
+    assert started == [2]
+    assert [entry.epoch for entry in pair.log.epochs.entries] == [5]
+    assert (pair.log.log_start_offset, pair.log.log_end_offset) == (2, 4)
+    pair.leader.log.log_start_offset = 4
+    await pair.steps(1)
+    assert started == [2], "what was fetched from this leader is the same as the leader's"
+
+
 @pytest.mark.case("FET-10")
 async def test_corrupt_batch_is_fetched_again(pair: Pair) -> None:
     pair.leader.log.fill(0, 0)
