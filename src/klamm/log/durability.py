@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from klamm.log.leader_epochs import LeaderEpochCache
+from klamm.log.producers.producer_snapshots import encode_snapshot
+from klamm.log.producers.producer_state import ProducerEntry
 from klamm.log.producers.producer_state_manager import ProducerStateManager
 from klamm.log.segments.log_segment import LogSegment
 from klamm.log.segments.log_segments import LogSegments
@@ -29,7 +31,7 @@ class FlushPlan:
     lowered: int
     sealed: list[LogSegment]
     syncs: list[Callable[[], None]]
-    snapshots: dict[int, tuple[str, bytes]]
+    snapshots: dict[int, tuple[str, list[ProducerEntry]]]
     epochs: bytes | None
     names: bool
     """Files were created since the last flush, and a file whose name is lost is lost."""
@@ -123,8 +125,8 @@ class Durability:
                 raise SyncFailed(error.errno, f"sync: {error.strerror}") from error
         if plan.epochs is not None:
             self._disk.write_atomically(self._epochs.path, plan.epochs)
-        for path, data in plan.snapshots.values():
-            self._disk.write_atomically(path, data)
+        for path, entries in plan.snapshots.values():
+            self._disk.write_atomically(path, encode_snapshot(entries))
         if plan.names:
             self._disk.sync_directory(self._directory)
 

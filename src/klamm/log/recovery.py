@@ -335,7 +335,7 @@ class _Loader:
             sync()
         if self._epochs.dirty:
             self._epochs.write()
-        self._snapshots.write(state.end_offset, encode_snapshot(state))
+        self._snapshots.write(state.end_offset, encode_snapshot(state.entries()))
         segment.close_files()
         return not lost
 

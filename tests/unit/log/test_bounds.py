@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from klamm.log import durability
 from klamm.log.disk import FileDisk
 from klamm.log.indexes.offset_index import OffsetIndex
 from klamm.log.indexes.time_index import TimeIndex
+from klamm.log.producers import producer_snapshots
+from klamm.log.producers.producer_snapshots import encode_snapshot
+from klamm.log.producers.producer_state import ProducerEntry
+from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.ids import LeaderEpoch, TopicPartition
 from klamm.server.runtime import raise_descriptor_limit
 from klamm.simulation.disk import SimulatedDisk, SimulatedFile
-from klamm.wire.records import Record, build_batch
+from klamm.wire.records import ControlType, Record, build_batch
 
-from .conftest import SetClock, Workbench, append, produced, read_all
+from .conftest import SetClock, Workbench, append, marker, produced, read_all
 from .simulated import created, new_disk, opened
 
 ENTRIES = 50_000
@@ -248,3 +254,52 @@ async def test_only_the_segment_that_is_written_holds_descriptors(bench: Workben
     again = bench.open(recovery_point=31)
     assert read_all(again) == list(range(31))
     assert descriptors_below(bench.directory) == 0
+
+
+async def test_a_snapshot_of_many_producers_is_encoded_off_the_loop(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows the producers as they were when the segment ended, whatever they write before the pool encodes it."""
+    log = bench.open(TopicConfig(segment_bytes=1 << 20))
+    for producer in range(3):
+        log.append_as_leader(produced(producer, 0, transactional=producer == 1), LeaderEpoch(0))
+    as_they_were = encode_snapshot(log.producers.entries())
+    threads: list[int] = []
+
+    def encode(entries: list[ProducerEntry]) -> bytes:
+        threads.append(threading.get_ident())
+        return encode_snapshot(entries)
+
+    monkeypatch.setattr(durability, "encode_snapshot", encode)
+    log.roll()
+    log.append_as_leader(produced(0, 1), LeaderEpoch(0))
+    log.append_as_leader(produced(2, 0, epoch=1), LeaderEpoch(0))
+    log.append_as_leader(marker(1, ControlType.COMMIT), LeaderEpoch(0), origin=AppendOrigin.COORDINATOR)
+    log.expire_producers(-1)
+    await log.flush()
+    assert Path(log.directory, f"{3:020d}.snapshot").read_bytes() == as_they_were
+    assert threads and threading.get_ident() not in threads
+
+
+async def test_a_snapshot_of_many_producers_is_read_in_turns(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_snapshots, "ENTRIES_PER_SLICE", 10)
+    log = bench.open()
+    for producer in range(100):
+        log.append_as_leader(produced(producer, 0), LeaderEpoch(0))
+    log.roll()
+    await log.flush()
+    append(log, "cut off")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    await log.prepare_truncation(100)
+    other.cancel()
+    assert turns >= 10
+    log.truncate_to(100)
+    assert len(log.producers) == 100

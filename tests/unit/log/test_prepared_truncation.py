@@ -68,7 +68,7 @@ async def test_the_state_is_read_in_slices_before_the_truncation(
 
     other = filled(Workbench(bench.disk, bench.directory.parent / "u-0"))
     other.truncate_to(40)
-    assert encode_snapshot(log.producers) == encode_snapshot(other.producers)
+    assert encode_snapshot(log.producers.entries()) == encode_snapshot(other.producers.entries())
     assert log.producers.end_offset == 40
 
 
@@ -90,7 +90,7 @@ async def test_a_log_that_changed_is_read_again(bench: Workbench, change: Callab
     expected = filled(Workbench(bench.disk, bench.directory.parent / "u-0"))
     change(expected)
     expected.truncate_to(40)
-    assert encode_snapshot(log.producers) == encode_snapshot(expected.producers)
+    assert encode_snapshot(log.producers.entries()) == encode_snapshot(expected.producers.entries())
 
 
 async def test_what_was_prepared_for_another_offset_is_not_used(bench: Workbench) -> None:
@@ -100,7 +100,7 @@ async def test_what_was_prepared_for_another_offset_is_not_used(bench: Workbench
     assert log.producers.end_offset == 45
     expected = filled(Workbench(bench.disk, bench.directory.parent / "u-0"))
     expected.truncate_to(45)
-    assert encode_snapshot(log.producers) == encode_snapshot(expected.producers)
+    assert encode_snapshot(log.producers.entries()) == encode_snapshot(expected.producers.entries())
 
 
 async def test_many_truncations_share_the_write_of_a_checkpoint() -> None:

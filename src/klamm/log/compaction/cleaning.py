@@ -8,7 +8,7 @@ cleaning between two steps; files that have not been swapped in are then removed
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from klamm.log.compaction.record_filter import LastRecord, RecordFilter
 from klamm.log.compaction.swap import CLEANED_SUFFIX, Swap
 from klamm.log.files import size_of
 from klamm.log.indexes.transaction_index import AbortedEntry
-from klamm.log.producers.producer_state import ProducerState
+from klamm.log.producers.producer_state import ProducerEntry
 from klamm.log.segments.log_segment import RELATIVE_OFFSET_MAX, LogSegment
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ class CleaningPlan:
     """A batch boundary at or before `first_dirty`, in the segment that holds it."""
     first_uncleanable: int
     aborted: list[AbortedEntry]
-    producers: dict[int, LastRecord]
+    producers: list[ProducerEntry]
 
     @property
     def delete_horizon_ms(self) -> int:
@@ -71,14 +71,14 @@ def plan_cleaning(found: Cleanable) -> CleaningPlan:
             for entry in segment.transaction_index.entries()
             if entry.first_offset < found.first_uncleanable
         ],
-        producers=last_records(log.producers),
+        producers=log.producers.frozen(),
     )
 
 
-def last_records(producers: ProducerState) -> dict[int, LastRecord]:
+def last_records(producers: Iterable[ProducerEntry]) -> dict[int, LastRecord]:
     return {
         entry.producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else None, entry.epoch)
-        for entry in producers.entries()
+        for entry in producers
     }
 
 
@@ -120,7 +120,7 @@ class Cleaning:
             )
         self.end_offset = offsets.latest_offset + 1
         self.tally.buffer_utilization = offsets.utilization
-        records = RecordFilter(offsets, CleanedTransactions(plan.aborted), plan.producers)
+        records = RecordFilter(offsets, CleanedTransactions(plan.aborted), last_records(plan.producers))
         for group in self._groups():
             yield from self._clean(group, records, horizon_ms)
             self.tally.records_read, self.tally.records_kept = records.records_read, records.records_kept

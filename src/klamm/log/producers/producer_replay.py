@@ -61,7 +61,7 @@ def rebuild_in_slices(
     A snapshot from before the log start is useless: the batches between the two are gone, and with them the sequence
     numbers that would follow.
     """
-    found = snapshots.newest_at_or_below(target, now_ms)
+    found = yield from snapshots.newest_at_or_below(target, now_ms)
     state = found[1] if found is not None and found[0] >= log_start_offset else ProducerState()
     start = max(state.end_offset, log_start_offset)
     scanned = 0

@@ -8,6 +8,7 @@ synced (KAFKA-9892).
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Generator, Iterable
 from struct import Struct
 from typing import Final
 
@@ -23,16 +24,18 @@ _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
 _NONE: Final = -1
+ENTRIES_PER_SLICE: Final = 2_000
+"""Decoded in a few milliseconds."""
 
 
-def encode_snapshot(state: ProducerState) -> bytes:
-    entries = sorted(state.entries(), key=lambda entry: entry.producer_id)
-    body = _COUNT.pack(len(entries)) + b"".join(map(_encode_entry, entries))
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    ordered = sorted(entries, key=lambda entry: entry.producer_id)
+    body = _COUNT.pack(len(ordered)) + b"".join(map(_encode_entry, ordered))
     return _PREFIX.pack(_VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(data: bytes, now_ms: int) -> ProducerState | None:
-    """None if the snapshot is damaged or of another version."""
+def decode_snapshot(data: bytes, now_ms: int) -> Generator[None, None, ProducerState | None]:
+    """In slices. None if the snapshot is damaged or of another version: that is known in the first slice."""
     if len(data) < _PREFIX.size + _COUNT.size:
         return None
     version, crc = _PREFIX.unpack_from(data)
@@ -43,8 +46,10 @@ def decode_snapshot(data: bytes, now_ms: int) -> ProducerState | None:
     if count < 0 or len(body) != _COUNT.size + count * _ENTRY.size:
         return None
     state = ProducerState()
-    for fields in _ENTRY.iter_unpack(body[_COUNT.size :]):
+    for number, fields in enumerate(_ENTRY.iter_unpack(body[_COUNT.size :]), 1):
         state.put(_decode_entry(fields, now_ms))
+        if number % ENTRIES_PER_SLICE == 0:
+            yield
     return state
 
 
@@ -76,10 +81,10 @@ class ProducerSnapshots:
         if offset not in self._offsets:
             insort(self._offsets, offset)
 
-    def newest_at_or_below(self, offset: int, now_ms: int) -> tuple[int, ProducerState] | None:
+    def newest_at_or_below(self, offset: int, now_ms: int) -> Generator[None, None, tuple[int, ProducerState] | None]:
         while position := bisect_right(self._offsets, offset):
             found = self._offsets[position - 1]
-            state = decode_snapshot(self._disk.read(self.path(found)), now_ms)
+            state = yield from decode_snapshot(self._disk.read(self.path(found)), now_ms)
             if state is not None:
                 state.end_offset = found
                 return found, state

@@ -50,6 +50,7 @@ class ProducerEntry:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "freezes",
         "last_timestamp",
         "producer_id",
         "seen_ms",
@@ -65,10 +66,20 @@ class ProducerEntry:
         self.transaction_first_offset: int | None = None
         self.seen_ms = seen_ms
         """When it last wrote, by the broker's clock: by record timestamps, a producer of old data would soon expire."""
+        self.freezes = 0
+        """How often its state had been frozen when this entry was made."""
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def copy(self) -> ProducerEntry:
+        entry = ProducerEntry(self.producer_id, self.epoch, self.seen_ms)
+        entry.batches.extend(self.batches)
+        entry.coordinator_epoch = self.coordinator_epoch
+        entry.last_timestamp = self.last_timestamp
+        entry.transaction_first_offset = self.transaction_first_offset
+        return entry
 
     def move_to_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -86,12 +97,18 @@ class ProducerState:
         self._unreplicated: deque[CompletedTransaction] = deque()
         """Finished transactions whose marker is not yet below the high watermark."""
         self.end_offset = 0
+        self._freezes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entries(self) -> Iterator[ProducerEntry]:
         return iter(self._entries.values())
+
+    def frozen(self) -> list[ProducerEntry]:
+        """The entries as they are now, for a snapshot that the pool encodes: what is recorded later changes copies."""
+        self._freezes += 1
+        return list(self._entries.values())
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
@@ -228,8 +245,10 @@ class ProducerState:
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = ProducerEntry(ProducerId(header.producer_id), header.producer_epoch, now_ms)
-            self._entries[header.producer_id] = entry
-        else:
-            entry.move_to_epoch(header.producer_epoch)
-            entry.seen_ms = now_ms
+        elif entry.freezes != self._freezes:
+            entry = entry.copy()
+        entry.freezes = self._freezes
+        self._entries[header.producer_id] = entry
+        entry.move_to_epoch(header.producer_epoch)
+        entry.seen_ms = now_ms
         return entry

@@ -1,6 +1,6 @@
 """The producer state of a log, what a leader checks against it, and the snapshots that a restart or truncation uses.
 
-Kafka's ProducerStateManager. A snapshot is taken when a segment ends, kept as bytes, and written by the next flush, off
+Kafka's ProducerStateManager. A snapshot is taken when a segment ends, and encoded and written by the next flush, off
 the loop: a crash before that costs a longer scan, nothing else. A truncation removes snapshots of what it removes.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from klamm.log.producers.producer_replay import rebuild_in_slices, rebuild_state
-from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
-from klamm.log.producers.producer_state import ProducedBatch, ProducerState
+from klamm.log.producers.producer_snapshots import ProducerSnapshots
+from klamm.log.producers.producer_state import ProducedBatch, ProducerEntry, ProducerState
 from klamm.log.segments.log_segments import LogSegments
 from klamm.log.validation import AppendOrigin
 from klamm.model.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ class ProducerStateManager:
     def __init__(self, state: ProducerState, snapshots: ProducerSnapshots) -> None:
         self.state = state
         self._snapshots = snapshots
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, list[ProducerEntry]] = {}
         self._newest = max(snapshots.offsets, default=-1)
 
     def check(
@@ -49,11 +49,11 @@ class ProducerStateManager:
         """Only if the state changed since the last one."""
         if self.state.end_offset > self._newest:
             self._newest = self.state.end_offset
-            self._pending[self._newest] = encode_snapshot(self.state)
+            self._pending[self._newest] = self.state.frozen()
 
-    def pending(self) -> dict[int, tuple[str, bytes]]:
-        """Snapshots not written yet: offset -> (path, content)."""
-        return {offset: (self._snapshots.path(offset), data) for offset, data in self._pending.items()}
+    def pending(self) -> dict[int, tuple[str, list[ProducerEntry]]]:
+        """Snapshots not written yet: offset -> (path, entries)."""
+        return {offset: (self._snapshots.path(offset), entries) for offset, entries in self._pending.items()}
 
     def written(self, offset: int) -> None:
         self._pending.pop(offset, None)
@@ -63,7 +63,7 @@ class ProducerStateManager:
         self._snapshots.remove_below(offset)
 
     def remove_above(self, offset: int) -> None:
-        self._pending = {at: data for at, data in self._pending.items() if at <= offset}
+        self._pending = {at: entries for at, entries in self._pending.items() if at <= offset}
         self._snapshots.remove_above(offset)
         self._newest = max([*self._snapshots.offsets, *self._pending], default=-1)
 
