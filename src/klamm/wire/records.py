@@ -88,6 +88,8 @@ ALIKE_MIN: Final = 8
 """Fewer records are stepped over one by one."""
 STEPS_BETWEEN_LOOKS: Final = 64
 """Records of different sizes are stepped over, this many before the next look for alike ones."""
+_ONE_BYTE: Final[tuple[int | None, ...]] = (*((byte >> 1) ^ -(byte & 1) for byte in range(0x80)), *[None] * 0x80)
+"""The number that a byte is; None if more bytes follow."""
 _BEFORE_DELTA_MAX: Final = 12
 """Bytes of size, attributes and timestamp, if none of them is too long."""
 
@@ -380,35 +382,56 @@ def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
 
 
 def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
-    size, position = read_varint(data, position)
+    """Most numbers take one byte, so they are looked up instead of calling `read_varint`."""
+    size = _ONE_BYTE[data[position]]
+    position += 1
+    if size is None:
+        size, position = read_varint(data, position - 1)
     end = position + size
     if size < 0 or end > len(data):
         raise ValueError(f"{size} bytes announced, but {len(data) - position} are left")
-    position += 1  # attributes: none are defined
-    timestamp_delta, position = read_varint(data, position)
-    offset_delta, position = read_varint(data, position)
-    if not _INT32_MIN <= offset_delta <= _INT32_MAX:
-        raise ValueError(f"invalid offset delta {offset_delta}")
+    timestamp_delta = _ONE_BYTE[data[position + 1]]  # after the attributes: none are defined
+    position += 2
+    if timestamp_delta is None:
+        timestamp_delta, position = read_varint(data, position - 1)
+    offset_delta = _ONE_BYTE[data[position]]
+    position += 1
+    if offset_delta is None:
+        offset_delta, position = read_varint(data, position - 1)
+        if not _INT32_MIN <= offset_delta <= _INT32_MAX:
+            raise ValueError(f"invalid offset delta {offset_delta}")
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
-    header_count, position = read_varint(data, position)
-    if not 0 <= header_count <= end - position:  # each takes two bytes or more
-        raise ValueError(f"{header_count} headers in {end - position} bytes")
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(header_count):
-        name, position = _read_bytes(data, position, end)
-        if name is None:
-            raise ValueError("a header without a key")
-        header_value, position = _read_bytes(data, position, end)
-        headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+    headers: Headers = ()
+    if data[position]:
+        headers, position = _read_headers(data, position, end)
+    else:
+        position += 1
     if position != end:
         raise ValueError(f"its length is off by {end - position} bytes")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
-    return Record(key, value, timestamp, tuple(headers), header.base_offset + offset_delta), end
+    return Record(key, value, timestamp, headers, header.base_offset + offset_delta), end
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = read_varint(data, position)
+    if not 0 <= count <= end - position:  # each takes two bytes or more
+        raise ValueError(f"{count} headers in {end - position} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position, end)
+        if name is None:
+            raise ValueError("a header without a key")
+        value, position = _read_bytes(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = read_varint(data, position)
+    length = _ONE_BYTE[data[position]]
+    position += 1
+    if length is None:
+        length, position = read_varint(data, position - 1)
     if length < 0:
         if length != -1:
             raise ValueError(f"invalid length {length}")
