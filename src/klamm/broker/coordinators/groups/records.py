@@ -8,6 +8,7 @@ a newer kind of group (KIP-848) and decodes to None.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from klamm.model.errors import KlammError
@@ -17,10 +18,18 @@ from klamm.wire.errors import ProtocolError
 from klamm.wire.tags import skip_tags
 from klamm.wire.varint import read_uvarint
 
-OFFSET_KEY_VERSIONS: Final = (0, 1)
 GROUP_KEY_VERSION: Final = 2
 COMPACT_VERSION: Final = 4
 NO_TIMESTAMP: Final = -1
+PARTITIONS_REMEMBERED: Final = 4_096
+"""Many groups commit to the same partitions: their names are decoded once, and share their memory."""
+PARTITION_BYTES_MAX: Final = 2 + 255 + 4
+"""A partition with the longest name that a topic can have, today or in an old version of Kafka."""
+_KEY_HEAD: Final = struct.Struct(">hh")
+"""The version, and the length of the group's name."""
+_COMMON_VERSION: Final = INT16.pack(3)
+_COMMON_OFFSET: Final = struct.Struct(">hqih")
+"""Version, offset, leader epoch and length of the metadata, as Kafka has written them since 2.1."""
 
 
 class BadRecord(KlammError):
@@ -199,30 +208,47 @@ def decode_key(data: bytes | None) -> OffsetKey | GroupKey | None:
     if data is None:
         raise BadRecord("a record without a key")
     try:
-        reader = _Reader(data)
-        cursor = reader.cursor
-        if reader.version in OFFSET_KEY_VERSIONS:
-            return OffsetKey(cursor.string(), TopicPartition(cursor.string(), cursor.int32()))
-        if reader.version == GROUP_KEY_VERSION:
-            return GroupKey(cursor.string())
-    except ProtocolError as error:
+        version, length = _KEY_HEAD.unpack_from(data)
+        if version > GROUP_KEY_VERSION:
+            return None
+        if version < 0:
+            raise BadRecord(f"unknown key version {version}")
+        end = _KEY_HEAD.size + length
+        if not _KEY_HEAD.size <= end <= len(data):
+            raise ProtocolError(f"a name of {length} bytes in {len(data)}")
+        group = str(data[_KEY_HEAD.size : end], "utf-8")
+        tail = data[end : end + PARTITION_BYTES_MAX]
+        return GroupKey(group) if version == GROUP_KEY_VERSION else OffsetKey(group, _partition(tail))
+    except (ProtocolError, UnicodeDecodeError, struct.error) as error:
         raise BadRecord(f"a malformed key: {error}") from error
-    if reader.version > GROUP_KEY_VERSION:
-        return None
-    raise BadRecord(f"unknown key version {reader.version}")
+
+
+@lru_cache(PARTITIONS_REMEMBERED)
+def _partition(data: bytes) -> TopicPartition:
+    cursor = Cursor(memoryview(data))
+    return TopicPartition(cursor.string(), cursor.int32())
 
 
 def decode_offset(data: bytes) -> Offset:
     try:
-        reader = _Reader(data).value_of(COMPACT_VERSION)
-        cursor = reader.cursor
-        offset = cursor.int64()
-        leader_epoch = cursor.int32() if reader.version >= 3 else NO_EPOCH
-        metadata, committed = reader.string(), cursor.int64()
-        expires = cursor.int64() if reader.version == 1 else NO_TIMESTAMP
-        reader.tags()
-    except (ProtocolError, UnicodeDecodeError, IndexError, ValueError) as error:
+        if data.startswith(_COMMON_VERSION):
+            _, offset, leader_epoch, length = _COMMON_OFFSET.unpack_from(data)
+            if length == 0:
+                (committed,) = INT64.unpack_from(data, _COMMON_OFFSET.size)
+                return Offset(offset, leader_epoch, "", committed)
+        return _decode_any_offset(data)
+    except (ProtocolError, UnicodeDecodeError, IndexError, ValueError, struct.error) as error:
         raise BadRecord(f"a malformed offset: {error}") from error
+
+
+def _decode_any_offset(data: bytes) -> Offset:
+    reader = _Reader(data).value_of(COMPACT_VERSION)
+    cursor = reader.cursor
+    offset = cursor.int64()
+    leader_epoch = cursor.int32() if reader.version >= 3 else NO_EPOCH
+    metadata, committed = reader.string(), cursor.int64()
+    expires = cursor.int64() if reader.version == 1 else NO_TIMESTAMP
+    reader.tags()
     return Offset(offset, leader_epoch, metadata, committed, None if expires == NO_TIMESTAMP else expires)
 
 

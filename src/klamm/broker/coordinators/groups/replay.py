@@ -48,17 +48,17 @@ class Replay:
             for record in records:
                 self._end_transaction(ProducerId(header.producer_id), record)
             return
+        producer = ProducerId(header.producer_id) if header.is_transactional else None
         for record in records:
             try:
-                self._add(header, record)
+                self._add(record, header.base_offset, producer)
             except BadRecord as error:
                 self._leave_out(record.offset, str(error))
 
-    def _add(self, header: BatchHeader, record: Record) -> None:
+    def _add(self, record: Record, record_offset: int, producer: ProducerId | None) -> None:
         match decode_key(record.key):
             case OffsetKey() as key:
-                producer = ProducerId(header.producer_id) if header.is_transactional else None
-                self._add_offset(key, record, header.base_offset, producer)
+                self._add_offset(key, record, record_offset, producer)
             case GroupKey(name):
                 if record.value is None:
                     self._values.pop(name, None)
