@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ProducerId, TopicPartition
 
-from .group_node import HOME, GroupNode, coordinator, pass_ms, start
+from .group_node import HOME, PARTITIONS, GroupNode, coordinator, pass_ms, start
 
 NONE = ErrorCode.NONE
 O0, O1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 WITH_FOLLOWER = (1, 2)
+AWAY = next(number for number in range(PARTITIONS) if number != HOME)
+"""A partition of other groups."""
 
 
 # --- loads ---
@@ -52,6 +55,43 @@ async def test_a_load_that_waits_for_followers_ends_with_the_leadership(c: Group
     await pass_ms(1)
     assert (await c.fetch(O0)).error_code == ErrorCode.NOT_COORDINATOR
     assert not c.node.replicas.waiting_produces.by_partition
+
+
+@coordinator(led=False)
+async def test_a_load_that_waits_for_followers_holds_no_other_partition_up(c: GroupNode) -> None:
+    await unreplicated(c, c.commit(5))
+    await c.order(AWAY, leader=2, epoch=2)
+    await c.order(AWAY, leader=1, epoch=3)
+    await pass_ms(1)
+    ownership = c.node.groups.registry.ownership
+    assert (ownership.epoch(HOME), ownership.epoch(AWAY)) == (None, 3)
+
+
+@coordinator(led=False)
+async def test_partitions_that_catch_up_together_are_published_one_by_one(
+    c: GroupNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the groups of all partitions would be added in one turn of the loop."""
+    await unreplicated(c, c.commit(5))
+    c.write((b"no key", None), number=AWAY)
+    await c.order(AWAY, leader=2, epoch=2, isr=WITH_FOLLOWER)
+    await c.order(AWAY, leader=1, epoch=3, isr=WITH_FOLLOWER)
+    await pass_ms(1)
+    turns, loading = [0], c.node.groups.loading
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    published: list[int] = []
+    monkeypatch.setattr(loading, "_publish", lambda _: published.append(turns[0]))
+    counting = start(count())
+    for number in (HOME, AWAY):
+        c.follower_fetches(number)
+    await c.loaded()
+    counting.cancel()
+    assert len(set(published)) == 2
 
 
 @coordinator(led=False)

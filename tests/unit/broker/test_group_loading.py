@@ -231,7 +231,7 @@ async def test_what_clients_hear_during_a_load(c: GroupNode) -> None:
     await c.order(1 - HOME)
     await pass_ms(1)
     is_loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    async with c.node.groups.loading._one_at_a_time:
+    async with c.node.groups.loading._one_reads:
         await c.order(HOME)
         assert (await c.join()).error_code == is_loading
         assert (await c.sync("m")).error_code == ErrorCode.REBALANCE_IN_PROGRESS

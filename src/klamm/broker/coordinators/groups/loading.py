@@ -2,7 +2,8 @@
 
 A partition is marked as loading in the step that makes this broker its leader, and owned only when its whole log was
 read; a load that fails is repeated, and until then the groups are not served from half of their state. Partitions are
-loaded one after another, so that the loop stays free however many there are.
+read one after another, and completed one after another, so that the loop stays free however many there are. They wait
+for ZooKeeper and for their followers together.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class GroupLoading:
         self._execution = execution
         self._clock = clock
         self._buffer_bytes = buffer_bytes
-        self._one_at_a_time = asyncio.Lock()
+        self._one_reads = asyncio.Lock()
+        self._one_completes = asyncio.Lock()
         self._unloading: dict[int, list[Group]] = {}
         """By partition: groups whose parked calls are not answered yet."""
         self.damaged = 0
@@ -90,12 +92,9 @@ class GroupLoading:
         await self._let_go(partition)  # the timers of groups that come back have the names of their former ones
         while ownership.is_wanted(partition, epoch):
             try:
-                async with self._one_at_a_time:
-                    replay = await self._read(partition, epoch)
-                    loaded = ownership.loaded(partition, epoch)
-                    if loaded:
-                        self._publish(replay)
-                if loaded:
+                replay = await self._read(partition, epoch)
+                if ownership.loaded(partition, epoch):
+                    self._publish(replay)
                     await self._start_sessions(list(replay.groups.values()))
                     self.load_times_ms = [*self.load_times_ms[-99:], 1000 * (self._clock.monotonic() - begun)]
                     log.info("loaded %d groups of partition %d in epoch %d", len(replay.groups), partition, epoch)
@@ -122,13 +121,16 @@ class GroupLoading:
         name = TopicPartition(self._registry.topic.name, partition)
         loading = StateLoading(name, state_log, self._buffer_bytes, is_wanted)
         replay = Replay(partition, loading.leave_out)
-        async for header, records in loading.read():
-            replay.add(header, records)
-        for _ in replay.finish():
-            await asyncio.sleep(0)
+        async with self._one_reads:
+            async for header, records in loading.read():
+                replay.add(header, records)
+            for _ in replay.finish():
+                await asyncio.sleep(0)
         await self._log.replicated(partition, loading.position, is_wanted)
-        async for header, records in loading.read(committed=True):
-            replay.add(header, records)
+        async with self._one_completes:
+            await asyncio.sleep(0)  # followers often catch up with many partitions in one turn
+            async for header, records in loading.read(committed=True):
+                replay.add(header, records)
         self.damaged += loading.damaged
         if replay.foreign_keys:
             log.warning("%s: skipped %d records of newer kinds of groups", name, replay.foreign_keys)
