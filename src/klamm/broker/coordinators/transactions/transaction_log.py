@@ -6,6 +6,7 @@ the log become errors that make clients retry or look for the coordinator again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -40,6 +41,7 @@ class TransactionLog:
         self._clock = clock
         self._load_buffer_bytes = replicas.config.transaction_state_log_load_buffer_size
         self._tombstone_timeout_ms = replicas.config.request_timeout_ms
+        self._one_reads = asyncio.Lock()
         self.damaged = 0
         """Records that loads had to leave out."""
 
@@ -64,18 +66,20 @@ class TransactionLog:
     async def load(self, partition: int, is_wanted: Callable[[], bool]) -> dict[str, Transaction]:
         """The last value of each id. A record that cannot be understood is left out, and takes no other with it.
 
-        It waits until everything is replicated. Otherwise the markers of a decision that only this broker has would be
-        sent, and its successor could decide differently. Raises KafkaError if the log cannot be read.
+        One partition is read at a time: the slices of all of them in one turn would hold the loop. The load waits until
+        everything is replicated. Otherwise the markers of a decision that only this broker has would be sent, and its
+        successor could decide differently. Raises KafkaError if the log cannot be read.
         """
         name = TopicPartition(TRANSACTION_STATE, partition)
         loading = StateLoading(name, self._replicas.partition(name).local_log(), self._load_buffer_bytes, is_wanted)
         found: dict[str, Transaction] = {}
-        async for header, records in loading.read():
-            for record in records if not header.is_control else ():
-                try:
-                    _apply(found, record)
-                except ProtocolError as error:
-                    loading.leave_out(record.offset, str(error))
+        async with self._one_reads:
+            async for header, records in loading.read():
+                for record in records if not header.is_control else ():
+                    try:
+                        _apply(found, record)
+                    except ProtocolError as error:
+                        loading.leave_out(record.offset, str(error))
         self.damaged += loading.damaged
         await wait_until_replicated(self._replicas, name, loading.position, is_wanted)
         return found

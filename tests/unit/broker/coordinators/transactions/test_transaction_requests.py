@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from klamm.broker.coordinators.state_loading import LoadedRecords, StateLoading
 from klamm.broker.coordinators.transactions.records import decode_value, encode_key, encode_value
 from klamm.broker.coordinators.transactions.transaction import Transaction, TransactionState
 from klamm.log.validation import AppendOrigin
@@ -433,3 +435,22 @@ async def test_a_decision_is_carried_out_when_it_is_replicated(broker: WholeBrok
     assert broker.node.transactions.is_loading and broker.records(A) == []
     broker.node.replicas.follower_fetched(STATE, BrokerId(2), broker.log(STATE).log_end_offset, 0)
     await broker.settled(lambda: broker.records(A))
+
+
+async def test_one_partition_is_read_at_a_time(broker: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slices of fifty partitions in one turn would hold the loop."""
+    reading = most = 0
+    read = StateLoading.read
+
+    async def counted(loading: StateLoading) -> AsyncIterator[LoadedRecords]:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await asyncio.sleep(0)
+        async for piece in read(loading):
+            yield piece
+        reading -= 1
+
+    monkeypatch.setattr(StateLoading, "read", counted)
+    await broker.lead(STATE.topic, 3, epoch=5)
+    assert (most, reading) == (1, 0)
