@@ -7,6 +7,7 @@ there before, because a number read once at the start may be that of a topic tha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -18,6 +19,8 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 
 INT_MIN: Final = -(2**31)
+UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+"""Without a mark of its byte order."""
 KEY_BYTES_MAX: Final = 32_767
 """What a string in the key of a record can hold. A request can hold more, and to hash that would hold the loop."""
 
@@ -28,10 +31,10 @@ def java_hash(text: str) -> int:
     >>> java_hash("test"), java_hash("polygenelubricants")
     (3556498, -2147483648)
     """
-    units = memoryview(text.encode("utf-16-be", "surrogatepass"))
+    units = text.encode() if text.isascii() else memoryview(text.encode(UTF_16, "surrogatepass")).cast("H")
     value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - 2**32 if value >= 2**31 else value
 
 

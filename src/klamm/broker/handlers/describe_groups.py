@@ -58,6 +58,8 @@ async def _group(group_id: str, description: Description, pace: Pace, operations
                 member_assignment=member.assignment,
             )
             async for member in pace.each(description.members)
-        ],
+        ]
+        if description.members  # most groups of a broker with thousands have none
+        else [],
         authorized_operations=operations,
     )

@@ -26,6 +26,9 @@ class GroupRegistry:
         """Producer -> groups with offsets that no marker has decided: a marker names only a producer."""
 
     def _partition_of(self, group_id: str) -> int | None:
+        held = self.groups.get(group_id)
+        if held is not None:
+            return held.partition
         found = self.topic.known_partition_of(group_id)
         return None if found is None else found.partition
 
