@@ -29,7 +29,7 @@ from klamm.log.log_loading import LogLoading
 from klamm.log.log_registry import LogRegistry, OfflineCallback
 from klamm.log.log_reopening import ClosedLog, LogReopening
 from klamm.log.recovery import LoadedLog
-from klamm.log.segments.retention import deletable_segments
+from klamm.log.segments.retention import SEGMENTS_AT_ONCE, deletable_segments
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
@@ -333,12 +333,15 @@ class LogManager:
         await asyncio.shield(self._checkpoints.log_starts.write())
 
     async def apply_retention(self) -> int:
-        """One pass over all logs that are not being cleaned; returns the number of segments deleted."""
+        """One pass over all logs that are not being cleaned; returns the number of segments deleted. Those of one log
+        are deleted in slices."""
         deleted = 0
         for log in self.logs():
-            if not log.failed and not self.cleaner.is_busy(log.topic_partition):
-                deleted += self._delete_old_segments(log)
-            await asyncio.sleep(0)
+            some = SEGMENTS_AT_ONCE
+            while some == SEGMENTS_AT_ONCE and not log.failed and not self.cleaner.is_busy(log.topic_partition):
+                some = self._delete_old_segments(log)
+                deleted += some
+                await asyncio.sleep(0)
         return deleted
 
     def _delete_old_segments(self, log: Log) -> int:

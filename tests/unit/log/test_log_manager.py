@@ -8,16 +8,19 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from klamm.log import log_loading
+from klamm.log.directories.offset_checkpoints import OffsetCheckpoints
 from klamm.log.directories.topic_lives import TopicLife
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
 from klamm.log.log_manager import LogManager
+from klamm.log.segments.retention import SEGMENTS_AT_ONCE
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -397,6 +400,47 @@ async def test_retention_takes_old_segments_below_the_high_watermark(disk: FileD
         await logs.apply_retention()
         assert (by_time.log_start_offset, by_time.log_end_offset, len(by_time.segments)) == (6, 6, 1)
         assert append(by_time, "next").first_offset == 6
+
+
+async def test_retention_of_one_log_takes_several_turns(disk: FileDisk, one: Path) -> None:
+    """Each segment is five files to rename, and a log that was kept for long has thousands."""
+    async with started(disk, one) as logs:
+        log = await create(logs, tp("old-0"), TopicConfig(retention_ms=1000))
+        count = 2 * SEGMENTS_AT_ONCE + 1
+        for _ in range(count):
+            append(log, "v", timestamp=1_500_000_000_000)
+            log.roll()
+        log.update_high_watermark(count)
+        left = [len(log.segments)]
+        retention = asyncio.ensure_future(logs.apply_retention())
+        while not retention.done():
+            await asyncio.sleep(0)
+            left.append(len(log.segments))
+        assert retention.result() == count and log.log_start_offset == count
+        assert max(before - after for before, after in pairwise(left)) == SEGMENTS_AT_ONCE
+
+
+async def test_one_kind_of_checkpoint_is_collected_at_a_time(
+    disk: FileDisk, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their timers end in the same turn, and each looks at all logs."""
+    steps: list[str] = []
+    collected, in_pool = OffsetCheckpoints.collected, OffsetCheckpoints.in_pool
+
+    def collect(checkpoints: OffsetCheckpoints, *args: Any) -> Any:
+        steps.append("collected")
+        return collected(checkpoints, *args)
+
+    async def write(checkpoints: OffsetCheckpoints, *args: Any) -> None:
+        await in_pool(checkpoints, *args)
+        steps.append("written")
+
+    async with started(disk, one) as logs:
+        with monkeypatch.context() as patched:
+            patched.setattr(OffsetCheckpoints, "collected", collect)
+            patched.setattr(OffsetCheckpoints, "in_pool", write)
+            await asyncio.gather(logs.checkpoint_recovery_points(), logs.checkpoint_log_start_offsets())
+    assert steps == ["collected", "written"] * 2
 
 
 @pytest.mark.case("LOG-08")

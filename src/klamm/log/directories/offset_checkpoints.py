@@ -26,6 +26,8 @@ class OffsetCheckpoints:
     def __init__(self, disk: Disk, registry: LogRegistry) -> None:
         self._disk = disk
         self._registry = registry
+        self._one_collects = asyncio.Lock()
+        """Timers of the same interval end in one turn of the loop, and to collect ten thousand offsets takes long."""
         self.high_watermarks = SharedWrites(self, self._high_watermarks)
         self.recovery_points = SharedWrites(self, self._recovery_points)
         self.log_starts = SharedWrites(self, self._log_starts)
@@ -76,7 +78,8 @@ class OffsetCheckpoints:
 
     async def everywhere(self, collect: Callable[[LogDirectory], Write]) -> None:
         for directory in self._registry.directories.loaded():
-            await self.in_pool(directory, collect(directory))
+            async with self._one_collects:
+                await self.in_pool(directory, collect(directory))
 
     async def recovery_point_of(self, log: Log) -> None:
         """Together with the others of its directory. Raises OSError."""

@@ -7,12 +7,17 @@ active segment always stays. Age is that of the records: a record dated in the f
 
 from __future__ import annotations
 
+from typing import Final
+
 from klamm.log.log import Log
 from klamm.log.segments.log_segment import LogSegment
 
+SEGMENTS_AT_ONCE: Final = 50
+"""A log may have thousands. To judge one may read its index, and to delete one renames five files."""
 
-def deletable_segments(log: Log, now_ms: int) -> int:
-    """How many of the oldest segments are to be deleted now."""
+
+def deletable_segments(log: Log, now_ms: int, most: int = SEGMENTS_AT_ONCE) -> int:
+    """How many of the oldest segments are to be deleted now, at most `most`."""
     config = log.config
     by_policy = "delete" in config.cleanup_policy
     age_limit = config.retention_ms if by_policy else -1
@@ -29,6 +34,8 @@ def deletable_segments(log: Log, now_ms: int) -> int:
             break
         excess -= segment.size
         count += 1
+        if count == most:
+            break
     return count
 
 
