@@ -89,18 +89,15 @@ class Reads:
         self,
         query: FetchQuery,
         entries: Sequence[FetchPartition],
-        refused: Sequence[FetchResult] = (),
         client: ClientConnection | None = None,
         resting: RestingPartitions | None = None,
     ) -> list[FetchResult]:
-        """`entries` name each partition once. `refused` are partitions that the handler turned down: they are answered,
-        but do not end the wait. `resting` are further ones, which are answered only if they wake during the wait."""
+        """`entries` name each partition once. `resting` are further ones, which are answered only if they wake during
+        the wait."""
         limit = min(query.max_bytes, self._replicas.config.fetch_max_bytes)
         if query.from_follower or not self._budget.is_limited:
-            results = await self._fetch(query, entries, _Room(limit, None), client, resting)
-        else:
-            results = await self._fetch_within_budget(query, entries, limit, client)
-        return [*results, *refused] if refused else results
+            return await self._fetch(query, entries, _Room(limit, None), client, resting)
+        return await self._fetch_within_budget(query, entries, limit, client)
 
     async def _fetch(
         self,

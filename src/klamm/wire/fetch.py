@@ -30,6 +30,7 @@ _PARTITION_LAYOUTS = (struct.Struct(">iqi"), struct.Struct(">iqqi"), struct.Stru
 """Below version 5, below 9, and from 9 on."""
 
 ENTRIES_PER_SLICE: Final = 2_000
+GROUPED_PER_SLICE: Final = 20_000
 ENTRIES_MAX: Final = 200_000
 """No broker has so many partitions, and each entry takes ten times its size when it is decoded."""
 
@@ -172,7 +173,11 @@ def encode_head(version: int, *, throttle_ms: int = 0, error: ErrorCode = ErrorC
 
 def encode_in_slices(version: int, results: Iterable[FetchResult]) -> Generator[None, None, list[Buffer]]:
     """All topics of a response. Yields after each slice of a wide one."""
-    topics = by_topic(results, attrgetter("partition"))
+    topics: dict[str, list[FetchResult]] = {}
+    for number, result in enumerate(results, 1):
+        topics.setdefault(result.partition.topic, []).append(result)
+        if number % GROUPED_PER_SLICE == 0:
+            yield
     chunks: list[Buffer] = []
     small = [INT32.pack(len(topics))]
     """What is to be joined with its neighbours."""

@@ -69,8 +69,9 @@ async def handle(services: Services, context: RequestContext, version: int, body
         request.read_committed,
         request.rack_id,
     )
-    results = await services.reads.fetch(query, entries, refused, context.connection, session.resting)
+    results = await services.reads.fetch(query, entries, context.connection, session.resting)
     size = None if query.from_follower else sum(len(result.records) for result in results)
+    results += refused
 
     def encode(throttle_ms: int) -> Sequence[Buffer] | Awaitable[Sequence[Buffer]]:
         answering = _answering(version, session, results, throttle_ms)
