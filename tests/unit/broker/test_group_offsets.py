@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from klamm.broker.coordinators.groups.commits import LOOKS_PER_SLICE, WRITE_LOOKS
 from klamm.broker.coordinators.groups.expiry import expired_offsets
 from klamm.broker.coordinators.groups.group import Group
 from klamm.broker.coordinators.groups.group_log import commit_error, group_error
@@ -483,6 +487,27 @@ async def test_an_empty_group_without_offsets_is_removed(c: GroupNode) -> None:
     last = c.records()[-1]
     assert (decode_key(last.key), last.value) == (GroupKey(GROUP), None)
     assert last.timestamp > 0 and tombstones(c) == [GroupKey(GROUP)]
+
+
+@pytest.mark.parametrize("removal", ["expiry", "deleted topic"])
+@coordinator(**DAY)
+async def test_many_groups_lose_their_offsets_in_several_turns(c: GroupNode, removal: str) -> None:
+    """Each group is a write, so a slice is not a number of groups."""
+    for number in range(100):
+        await c.commit(5, group=f"{number}")
+    groups = c.node.groups.registry.groups
+    c.node.groups.commits._config = replace(c.node.groups.commits._config, offsets_retention_minutes=0)
+    left = [len(groups)]
+    removing = start(
+        c.node.groups.commits.expire()
+        if removal == "expiry"
+        else c.node.groups.commits._forget_partitions(frozenset({O0}))
+    )
+    while not removing.done():
+        await asyncio.sleep(0)
+        left.append(len(groups))
+    assert left[0] == 100 and left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) <= LOOKS_PER_SLICE // WRITE_LOOKS + 1
 
 
 @pytest.mark.case("OFF-33")

@@ -43,3 +43,12 @@ async def test_nested_loops_are_counted_together(topics: int, partitions: int) -
                 pass
 
     assert await turns(work()) == (topics + topics * partitions) // ITEMS_PER_SLICE
+
+
+async def test_what_costs_more_counts_more() -> None:
+    async def work() -> None:
+        pace = Pace(100)
+        for cost in (60, 30, 20, 250, 40):  # the sum passes 100 with the third, 300 with the fourth, 400 with the last
+            await pace.spend(cost)
+
+    assert await turns(work()) == 3

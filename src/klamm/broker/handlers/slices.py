@@ -39,6 +39,13 @@ class Pace:
             if self._count % self._per_slice == 0:
                 await asyncio.sleep(0)
 
+    async def spend(self, count: int) -> None:
+        """Something that costs as much as so many items was done."""
+        slices = self._count // self._per_slice
+        self._count += count
+        if self._count // self._per_slice > slices:
+            await asyncio.sleep(0)
+
 
 def each(items: Iterable[T], per_slice: int = ITEMS_PER_SLICE) -> AsyncIterator[T]:
     """All items of a loop that has no other inside."""

@@ -16,14 +16,18 @@ from klamm.broker.coordinators.groups.offsets import Offsets
 from klamm.broker.coordinators.groups.records import Offset
 from klamm.broker.coordinators.groups.registry import GroupRegistry
 from klamm.broker.coordinators.groups.subscription import CONSUMER
-from klamm.broker.handlers.slices import each
+from klamm.broker.handlers.slices import Pace, each
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
 from klamm.model.ids import ProducerId, TopicPartition
 
-GROUPS_PER_SLICE: Final = 200
 TOMBSTONES_PER_SLICE: Final = 500
+LOOKS_PER_SLICE: Final = 5_000
+"""Offsets that are looked at between two turns of the loop: a few milliseconds."""
+TOMBSTONE_LOOKS: Final = 10
+WRITE_LOOKS: Final = 150
+"""What a tombstone and a batch of them cost, in looks."""
 NO_OFFSET: Final = Offset(-1)
 
 Errors = dict[TopicPartition, ErrorCode]
@@ -278,15 +282,15 @@ class Commits:
         self._guard.start("group-offsets", "of deleted topics", lambda: self._forget_partitions(gone))
 
     async def _forget_partitions(self, gone: frozenset[TopicPartition]) -> None:
-        async for group in self._each_group():
+        pace = Pace(LOOKS_PER_SLICE)
+        async for group in self._each_group(pace):
             removed = sorted(gone & group.offsets.partitions())
             for start in range(0, len(removed), TOMBSTONES_PER_SLICE):
-                if start:
-                    await asyncio.sleep(0)
                 some = removed[start : start + TOMBSTONES_PER_SLICE]
                 if self._registry.holds(group):
                     self._log.append_tombstones(group.partition, group.id, some)
                     self._forget(group, some)
+                await pace.spend(WRITE_LOOKS + TOMBSTONE_LOOKS * len(some))
 
     async def run_expiry(self) -> None:
         while True:
@@ -295,7 +299,8 @@ class Commits:
 
     async def expire(self) -> None:
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
-        async for group in self._each_group():
+        pace = Pace(LOOKS_PER_SLICE)
+        async for group in self._each_group(pace):
             while self._registry.holds(group):
                 now_ms = self._execution.turn().now_ms
                 expired = expired_offsets(group, now_ms, retention_ms)[:TOMBSTONES_PER_SLICE]
@@ -304,14 +309,14 @@ class Commits:
                     break
                 self._forget(group, expired)
                 self.expired += len(expired)
+                if expired:
+                    await pace.spend(WRITE_LOOKS + TOMBSTONE_LOOKS * len(expired))
                 if len(expired) < TOMBSTONES_PER_SLICE:
                     break
-                await asyncio.sleep(0)
 
-    async def _each_group(self) -> AsyncIterator[Group]:
+    async def _each_group(self, pace: Pace) -> AsyncIterator[Group]:
         """In slices, so that groups may change or go meanwhile."""
-        for number, group in enumerate(list(self._registry.groups.values())):
-            if number % GROUPS_PER_SLICE == GROUPS_PER_SLICE - 1:
-                await asyncio.sleep(0)
+        for group in list(self._registry.groups.values()):
+            await pace.spend(1 + group.offsets.count)
             if self._registry.holds(group):
                 yield group

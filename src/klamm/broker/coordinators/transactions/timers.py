@@ -14,12 +14,15 @@ from klamm.broker.coordinators.transactions.coordinator import TransactionCoordi
 from klamm.broker.coordinators.transactions.decisions import Write
 from klamm.broker.coordinators.transactions.owned_partition import Entry, OwnedPartition
 from klamm.broker.coordinators.transactions.transaction_log import TransactionLog
+from klamm.broker.handlers.slices import Pace
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
 from klamm.model.ports import Clock
 
 IDS_PER_SLICE: Final = 1_000
+ABORTS_PER_SLICE: Final = 50
+"""Each writes a record: up to ten milliseconds."""
 TOMBSTONES_AT_ONCE: Final = 100
 
 log = logging.getLogger(__name__)
@@ -60,11 +63,12 @@ class TransactionTimers:
         """Runs for ever."""
         while True:
             await asyncio.sleep(self._config.transaction_abort_timed_out_interval_ms / 1000)
-            now_ms = self._clock.wall_ms()
+            now_ms, pace = self._clock.wall_ms(), Pace(ABORTS_PER_SLICE)
             async for owned, entry in self._idle_entries():
                 if decisions.has_timed_out(entry.current, now_ms):
                     about = repr(entry.current.transactional_id)
                     self._guard.start("timeout of", about, partial(self._abort, owned, entry))
+                    await pace.spend(1)
 
     async def _abort(self, owned: OwnedPartition, entry: Entry) -> None:
         """If it cannot be written now, the next round tries again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from klamm.broker.coordinators.transactions import coordinator
 from klamm.broker.coordinators.transactions.decisions import Expected
 from klamm.broker.coordinators.transactions.marker_sender import Written
 from klamm.broker.coordinators.transactions.markers import TransactionEnd
+from klamm.broker.coordinators.transactions.timers import ABORTS_PER_SLICE
 from klamm.broker.coordinators.transactions.transaction import LAST_EPOCH, Transaction, TransactionState
 from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
@@ -404,6 +406,29 @@ async def test_a_transaction_that_timed_out_is_fenced_and_aborted(fast: Coordina
     assert fast.log.states() == [("tx", "PREPARE_ABORT"), ("tx", "COMPLETE_ABORT")]
     late = fast.coordinator.end("tx", 7, 10, commit=True)
     assert await refused(late) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_many_that_time_out_together_are_aborted_in_several_turns(fast: Coordinating) -> None:
+    now_ms = fast.clock.wall_ms()
+    late = replace(OPEN, timeout_ms=100, start_ms=now_ms - 101, last_update_ms=now_ms)
+    fast.log.contents[state_partition("tx").partition] = {
+        f"{number}": replace(late, transactional_id=f"{number}") for number in range(3 * ABORTS_PER_SLICE)
+    }
+    started: list[int] = []
+    turn, start = 0, fast.guard.start
+
+    def noted(kind: str, *args: Any) -> None:
+        if kind == "timeout of":
+            started.append(turn)
+        start(kind, *args)
+
+    fast.guard.start = noted  # type: ignore[method-assign]
+    leading = asyncio.ensure_future(fast.lead())
+    while len(started) < 3 * ABORTS_PER_SLICE:
+        await asyncio.sleep(0)
+        turn += 1
+    await leading
+    assert max(map(started.count, started)) == ABORTS_PER_SLICE
 
 
 @pytest.mark.case("TXN-27")
