@@ -577,7 +577,7 @@ def test_every_api_is_driven() -> None:
 async def test_coordinators_with_much_to_do(
     wide: Wide, scaled: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Many groups, a large group, many transactional ids, a transaction over all partitions."""
+    """Many groups, a large group, many transactional ids, a transaction over all partitions, and the end of it all."""
     node, table = wide.node, Table(wide)
     groups, members = scaled(1_000, 10_000), scaled(200, 2_000)
     await lead_everything(wide)
@@ -653,9 +653,16 @@ async def test_coordinators_with_much_to_do(
     await asyncio.gather(*synced)
     await table.took("SyncGroup of the leader", f"{members} members")
     identity = request_class(ApiKey.LEAVE_GROUP).MemberIdentity
-    leaving = [identity(member_id=answer.member_id, group_instance_id=None) for answer in joined]
+    leaving = [identity(member_id=answer.member_id, group_instance_id=None) for answer in joined[::2]]
     await table.measure("DescribeGroups, a large one", *request(ApiKey.DESCRIBE_GROUPS, 5, groups=["large"]))
-    await table.measure("LeaveGroup, all", *request(ApiKey.LEAVE_GROUP, 4, group_id="large", members=leaving))
+    await table.measure("LeaveGroup, half of them", *request(ApiKey.LEAVE_GROUP, 4, group_id="large", members=leaving))
+    timers = node.groups.execution.timers
+    wide.holds.reset()
+    for key, (_, call) in list(timers._deadlines.items()):
+        timers.set(key, 0, call)
+    while node.groups.registry.groups["large"].members:
+        await asyncio.sleep(0)
+    await table.took("sessions end together", f"{members // 2} members")
 
     # One group commits everything, and reads it back.
     topics = [
@@ -758,7 +765,7 @@ async def test_coordinators_with_much_to_do(
         for topic, partitions in grouped(wide.names)
     ]
     await table.measure("DeleteRecords", *request(ApiKey.DELETE_RECORDS, 1, topics=cuts, timeout_ms=1))
-    await table.measure("DeleteGroups, all", *request(ApiKey.DELETE_GROUPS, 2, groups_names=names))
+    await table.measure("DeleteGroups, half of them", *request(ApiKey.DELETE_GROUPS, 2, groups_names=names[::2]))
     wide.holds.reset()
     await node.replicas.leader_and_isr(SENDER, orders(INTERNAL_NAMES, (ME,), leader=OTHER, epoch=1))
     while node.groups.registry.groups or node.groups.loading._unloading:
@@ -769,6 +776,12 @@ async def test_coordinators_with_much_to_do(
     while node.groups.registry.ownership.is_loading or node.transactions.is_loading:
         await asyncio.sleep(0)
     await table.took("LeaderAndIsr, coordinators load", f"{groups} groups and ids")
+    commits, left = node.groups.commits, len(node.groups.registry.groups)
+    commits._config = dataclasses.replace(commits._config, offsets_retention_minutes=0)
+    wide.holds.reset()
+    await commits.expire()
+    await table.took("offsets expire", f"{left} groups")
+    assert left > groups // 2 - 1 and not node.groups.registry.groups
     wide.holds.reset()
     stops = [StopOrder(name, LeaderEpoch(0), delete=True) for name in wide.names]
     await node.replicas.stop_replica(SENDER, stops)
