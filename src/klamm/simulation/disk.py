@@ -211,8 +211,9 @@ class SimulatedDisk:
         parent, name = self._parent(path)
         if create and name not in parent.names:
             parent.change({name: _File(self._clock.wall_ms())})
+        file = self._file(path)
         self._descriptors += 1
-        return SimulatedFile(self, path, self._file(path), self._life)
+        return SimulatedFile(self, path, file, self._life)
 
     def read(self, path: str) -> bytes:
         self.check("read", path)
