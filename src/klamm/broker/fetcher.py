@@ -30,10 +30,11 @@ from klamm.broker.truncation import Truncation, truncation
 from klamm.log.leader_epochs import EpochEndOffset
 from klamm.log.log import Log
 from klamm.log.log_results import UnexpectedAppendOffset
+from klamm.log.validation import STAGED_BYTES_MIN, PreparedAppend
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard, pause_after
 from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
-from klamm.model.ports import Clock
+from klamm.model.ports import Buffer, Clock
 from klamm.wire.fetch import FetchPartition, FetchResult
 
 PARTITIONS_PER_SLICE: Final = 500
@@ -346,8 +347,10 @@ class Fetcher:
             following = self._current(fetched.partition, asked)
             if following is None or following.log.log_end_offset != offsets[fetched.partition]:
                 continue
-            if fetched.error is ErrorCode.NONE:
-                self._append(following, fetched)
+            if fetched.error is ErrorCode.NONE and len(fetched.records) >= STAGED_BYTES_MIN:
+                await self._append_large(following, fetched)
+            elif fetched.error is ErrorCode.NONE:
+                self._append(following, fetched, fetched.records)
             elif fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._start_over(following)
             else:
@@ -391,12 +394,26 @@ class Fetcher:
         finally:
             self._poll = None
 
-    def _append(self, following: Following, fetched: FetchResult) -> None:
+    async def _append_large(self, following: Following, fetched: FetchResult) -> None:
+        """Checked and written off the loop. Whether it still fits is asked afterwards."""
+        offset, prepared = following.log.log_end_offset, None
+        try:
+            prepared = await following.log.prepare_replicated(fetched.records)
+            if self._is_current(following) and following.log.log_end_offset == offset:
+                self._append(following, fetched, prepared)
+        except Exception as error:
+            if self._is_current(following):  # else the error is about a former epoch
+                self._failed(following, error)
+        finally:
+            if prepared is not None:
+                prepared.drop()
+
+    def _append(self, following: Following, fetched: FetchResult, records: Buffer | PreparedAppend) -> None:
         name = following.partition.topic_partition
         try:
             self._drop_uncompared(following, fetched.log_start_offset)
             if len(fetched.records):
-                following.log.append_as_follower(fetched.records)
+                following.log.append_as_follower(records)
                 self._count(following, len(fetched.records))
             following.lag = max(0, fetched.high_watermark - following.log.log_end_offset)
             following.caught_up = following.lag == 0
@@ -404,17 +421,8 @@ class Fetcher:
             start = min(fetched.log_start_offset, following.log.high_watermark)
             if start > following.log.log_start_offset:
                 following.log.advance_log_start(start)
-        except KafkaError as error:
-            log.warning("%s: the records from leader %d were not appended: %s", name, self.leader, error)
-            self._on_error(following, error.code)
-            return
-        except UnexpectedAppendOffset as error:  # the logs differ although the epochs agree: reconcile again
-            log.error("leader %d: %s", self.leader, error)
-            following.state = FetchState.TRUNCATING
-            self._delay(following)
-            return
         except Exception as error:
-            self._crashed(following, error)
+            self._failed(following, error)
             return
         following.failures = 0
         if following.crashes:
@@ -424,6 +432,19 @@ class Fetcher:
             self._following[name] = self._following.pop(name)  # to the end of the order
         if moved or len(fetched.records):
             self._on_append(name)
+
+    def _failed(self, following: Following, error: Exception) -> None:
+        """Its records were not appended."""
+        if isinstance(error, KafkaError):
+            name = following.partition.topic_partition
+            log.warning("%s: the records from leader %d were not appended: %s", name, self.leader, error)
+            self._on_error(following, error.code)
+        elif isinstance(error, UnexpectedAppendOffset):  # the logs differ although the epochs agree: reconcile again
+            log.error("leader %d: %s", self.leader, error)
+            following.state = FetchState.TRUNCATING
+            self._delay(following)
+        else:
+            self._crashed(following, error)
 
     def _drop_uncompared(self, following: Following, leader_start: int) -> None:
         """A leader knows no epoch below its log start, so a follower that truncates to exactly this offset has compared

@@ -37,7 +37,7 @@ from klamm.log.validation import (
     assign_offsets,
     check_batches,
     check_continues,
-    check_markers,
+    check_replicated,
     is_costly,
     prepare,
 )
@@ -293,23 +293,40 @@ class Log:
             headers[0].base_offset, headers[-1].last_offset, max_timestamp, log_append_time, self._log_start_offset
         )
 
+    async def prepare_replicated(self, records: Buffer) -> PreparedAppend:
+        """Check what the leader sent off the loop, and write a large batch there, as `stage` does."""
+        view, now_ms = memoryview(records), self._clock.wall_ms()
+
+        def job() -> PreparedAppend:
+            batches = list(iter_batches(view))
+            check_replicated(view, batches)
+            whole = [Prepared(view[at : at + header.size_in_bytes], header) for at, header in batches]
+            return PreparedAppend(view, batches, whole, now_ms)
+
+        prepared = await self._disk.run(job)
+        return await self.stage(prepared) if prepared.is_large else prepared
+
     @_storage
-    def append_as_follower(self, records: Buffer) -> AppendInfo:
+    def append_as_follower(self, records: Buffer | PreparedAppend) -> AppendInfo:
         """Append batches with the offsets and epochs that the leader assigned. A torn batch at the end is left out.
 
         Raises CORRUPT_MESSAGE (fetch again) or UnexpectedAppendOffset (a bug in the caller); then nothing was written.
         """
-        view = memoryview(records)
-        batches = list(iter_batches(view))
+        staged: StagedBatch | None = None
+        if isinstance(records, PreparedAppend):
+            view, batches, _, now_ms, staged = records
+        else:
+            view, now_ms = memoryview(records), self._clock.wall_ms()
+            batches = list(iter_batches(view))
         if not batches:
             return AppendInfo(self._log_end_offset, self._log_end_offset - 1, -1, -1, self._log_start_offset)
         first = batches[0][1].base_offset
-        check_markers(view, batches)
         is_empty = self._log_end_offset == self._log_start_offset
-        check_continues(view, batches, self.topic_partition, self._log_end_offset, is_empty=is_empty)
+        check_continues(batches, self.topic_partition, self._log_end_offset, is_empty=is_empty)
+        if not isinstance(records, PreparedAppend):
+            check_replicated(view, batches)
         if first < self._log_end_offset:
             self.truncate_fully_and_start_at(first)
-        now_ms = self._clock.wall_ms()
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = 0
         for position, header in batches:
@@ -321,14 +338,18 @@ class Log:
                 self._maybe_roll(size, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
             run.append((position, header))
             run_bytes += size
-        self._write_run(view, run)
+        self._write_run(view, run, staged)
         max_timestamp = max(header.max_timestamp for _, header in batches)
         return AppendInfo(first, self._log_end_offset - 1, max_timestamp, -1, self._log_start_offset)
 
-    def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]]) -> None:
+    def _write_run(
+        self, view: memoryview, run: list[tuple[int, BatchHeader]], staged: StagedBatch | None = None
+    ) -> None:
+        """`staged` is the body of a batch that is the only one."""
         start, (last_position, last) = run[0][0], run[-1]
-        end = last_position + last.size_in_bytes
-        self._write([view[start:end]], end - start, [header for _, header in run], view[start:end])
+        body, end = start + HEADER_BYTES, last_position + last.size_in_bytes
+        headers = [header for _, header in run]
+        self._write([view[start:body], view[body:end]], end - start, headers, view[start:end], staged)
 
     def _write(
         self,

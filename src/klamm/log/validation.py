@@ -168,14 +168,13 @@ def _check_header(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def check_continues(
-    records: memoryview,
     batches: Sequence[tuple[int, BatchHeader]],
     partition: TopicPartition,
     log_end_offset: int,
     *,
     is_empty: bool,
 ) -> None:
-    """What a follower checks: the batches continue its log, their offsets rise, their checksums are right.
+    """What a follower checks: the batches continue its log, and their offsets rise.
 
     Only an empty log may begin below its end: it starts inside a batch if the leader deleted records up to there, and
     the leader sends whole batches.
@@ -184,16 +183,17 @@ def check_continues(
     if first.base_offset < log_end_offset and (not is_empty or first.last_offset < log_end_offset):
         raise UnexpectedAppendOffset(partition, first.base_offset, log_end_offset)
     expected = first.base_offset
-    for position, header in batches:
+    for _, header in batches:
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise UnexpectedAppendOffset(partition, header.base_offset, expected)
-        check_crc(records, position, header)
         expected = header.next_offset
 
 
-def check_markers(records: memoryview, batches: Sequence[tuple[int, BatchHeader]]) -> None:
-    """The records of a control batch are read after the write, so they must be readable. Raises INVALID_RECORD."""
+def check_replicated(records: memoryview, batches: Sequence[tuple[int, BatchHeader]]) -> None:
+    """The checksums are right; and the records of a control batch are read after the write, so they must be readable.
+    Raises CORRUPT_MESSAGE or INVALID_RECORD."""
     for position, header in batches:
+        check_crc(records, position, header)
         if header.is_control and header.count:
             read_end_transaction_marker(records[position:])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from klamm.broker import fetcher
 from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, Fetcher, FetchState, ReplicatedBytes
 from klamm.broker.fetchers import Fetchers
 from klamm.broker.partition import Partition
@@ -256,6 +257,91 @@ async def test_what_was_never_compared_does_not_stay_below_the_leaders_start(pai
     pair.leader.log.log_start_offset = 4
     await pair.steps(1)
     assert started == [2], "what was fetched from this leader is the same as the leader's"
+
+
+class LargeAnswers:
+    """The log prepares every answer off the loop; `meanwhile` is what happens during that."""
+
+    def __init__(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fetcher, "STAGED_BYTES_MIN", 1)
+        self._append, self._records = pair.log.append_as_follower, b""
+        self.meanwhile: Any = lambda: None
+        self.dropped = 0
+        pair.log.prepare_replicated = self.prepare
+        pair.log.append_as_follower = self.append
+
+    async def prepare(self, records: bytes) -> Any:
+        self._records = records
+        self.meanwhile()
+        return self
+
+    def append(self, prepared: Any) -> Any:
+        assert prepared is self
+        return self._append(self._records)
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+
+@pytest.fixture
+def large(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> LargeAnswers:
+    pair.leader.log.fill(0, 0)
+    pair.leader.log.update_high_watermark(2)
+    pair.follow(0)
+    return LargeAnswers(pair, monkeypatch)
+
+
+async def test_a_large_answer_is_prepared_and_appended(pair: Pair, large: LargeAnswers) -> None:
+    await pair.steps(1)
+    assert (pair.log.log_end_offset, pair.log.high_watermark, pair.woken) == (2, 2, [TP])
+    assert (large.dropped, pair.traffic.total) == (1, 2)
+
+
+@pytest.mark.parametrize("change", ["epoch", "removed", "records"])
+async def test_a_large_answer_that_no_longer_fits_is_dropped(pair: Pair, large: LargeAnswers, change: str) -> None:
+    changes = {
+        "epoch": lambda: pair.follow(1),
+        "removed": lambda: pair.fetcher.remove(TP),
+        "records": lambda: pair.log.fill(0),
+    }
+    large.meanwhile = changes[change]
+    await pair.steps(1)
+    assert pair.log.log_end_offset == (1 if change == "records" else 0)
+    assert (large.dropped, pair.woken) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (KafkaError(ErrorCode.CORRUPT_MESSAGE), FetchState.FETCHING),
+        (ValueError("a defect"), FetchState.TRUNCATING),
+    ],
+)
+async def test_a_large_answer_that_cannot_be_prepared(
+    pair: Pair, large: LargeAnswers, error: Exception, state: FetchState
+) -> None:
+    def fail() -> None:
+        raise error
+
+    large.meanwhile = fail
+    await pair.steps(1)
+    assert (pair.log.log_end_offset, pair.fetcher.state_of(TP), large.dropped) == (0, state, 0)
+    large.meanwhile = lambda: None
+    pair.clock.advance(60)
+    await pair.steps(2)
+    assert pair.log.log_end_offset == 2
+
+
+async def test_a_former_epoch_fails_to_prepare_a_large_answer(pair: Pair, large: LargeAnswers) -> None:
+    def fail() -> None:
+        pair.leader.epoch = 1
+        pair.follow(1)
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+
+    large.meanwhile = fail
+    await pair.steps(1)
+    assert pair.fetcher.state_of(TP) is FetchState.TRUNCATING, "it follows on in the new epoch"
+    assert not pair.fetcher.failed
 
 
 @pytest.mark.case("FET-10")

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from klamm.log import disk as real_disk
+from klamm.log import validation
 from klamm.log.log import Log
+from klamm.log.log_results import UnexpectedAppendOffset
 from klamm.log.validation import AppendOrigin, PreparedAppend, check_batches, prepare
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
@@ -204,3 +206,67 @@ async def test_a_batch_that_cannot_be_written_nor_cut_off(bench: Workbench, monk
         await log.stage(prepared(LARGE))
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.failed
+
+
+# --- what a follower fetched -----------------------------------------------------------------------------------------
+
+
+def replicated(offset: int, *values: str) -> bytes:
+    return batch(*values, base_offset=offset, leader_epoch=3)
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "STAGED_BYTES_MIN", 50_000)
+
+
+@pytest.mark.usefixtures("small_is_large")
+async def test_a_follower_writes_a_large_batch_off_the_loop(bench: Workbench) -> None:
+    plain = bench.open(directory=bench.directory / "plain")
+    log = bench.open()
+    large = replicated(1, "x" * 60_000)
+    for one in (plain, log):
+        one.append_as_follower(replicated(0, "a"))
+    prepared = await log.prepare_replicated(large)
+    assert prepared.staged is not None
+    assert (log.log_end_offset, on_disk(log) > log.size_bytes) == (1, True), "written, but not appended"
+    assert log.append_as_follower(prepared) == plain.append_as_follower(large)
+    prepared.drop()
+    assert files(log) == files(plain)
+    check_whole(bench, log, 2)
+
+
+@pytest.mark.usefixtures("small_is_large")
+async def test_a_follower_whose_log_changes_meanwhile(bench: Workbench) -> None:
+    log = bench.open()
+    log.append_as_follower(replicated(0, "a"))
+    prepared = await log.prepare_replicated(replicated(1, "x" * 60_000))
+    log.roll()
+    log.append_as_follower(prepared)
+    assert read_all(log) == [0, 1]
+    late = await log.prepare_replicated(replicated(2, "y" * 60_000))
+    log.append_as_follower(replicated(2, "b"))
+    with pytest.raises(UnexpectedAppendOffset):
+        log.append_as_follower(late)
+    for one in (prepared, late):
+        one.drop()
+    check_whole(bench, log, 3)
+
+
+async def test_small_batches_of_a_large_answer_are_checked_off_the_loop(bench: Workbench) -> None:
+    log = bench.open(TopicConfig(segment_bytes=150))
+    answer = b"".join(replicated(number, "v") for number in range(6))
+    prepared = await log.prepare_replicated(answer)
+    assert prepared.staged is None
+    log.append_as_follower(prepared)
+    assert (read_all(log), len(log.segments) > 1) == (list(range(6)), True)
+
+
+async def test_a_damaged_answer_is_refused_before_anything_is_written(bench: Workbench) -> None:
+    log = bench.open()
+    damaged = bytearray(replicated(0, "x" * 60_000))
+    damaged[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        await log.prepare_replicated(damaged)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert on_disk(log) == 0
