@@ -202,3 +202,58 @@ async def test_a_replica_is_created_where_it_was_wished(disk: FileDisk, one: Pat
             logs.prefer(tp(f"t-{number}"), wished)
         made = await logs.create_many((tp(f"t-{number}"), CONFIG, True) for number in range(3))
         assert {Path(log.directory).parent for log in made.values()} == {two}  # type: ignore[union-attr]
+
+
+async def test_a_move_that_is_cancelled_or_wished_later(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(disk, one, two) as logs:
+        log = await create(logs, T0, CONFIG)
+        for number in range(20):
+            append(log, f"{number}")
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_move.CHUNK_BYTES", 100)
+        moved: list[TopicPartition] = []
+        logs.dir_moves.on_moved = moved.append
+        moving = asyncio.create_task(logs.dir_moves.run())
+        await asyncio.sleep(0)  # it waits for a request
+        logs.dir_moves.request(T0, target)
+        async with asyncio.timeout(10):
+            while (move := logs.dir_moves.under_way(T0)) is None or move.copy is None:
+                await asyncio.sleep(0)
+        assert 0 < move.lag <= 20
+        logs.dir_moves.cancel(T0)
+        async with asyncio.timeout(10):
+            while logs.dir_moves.under_way(T0) is not None or list(Path(target.path).glob("*-future")):
+                await asyncio.sleep(0.001)
+        assert (logs.get(T0), moved) == (log, [])
+        logs.dir_moves.request(T0, target)
+        async with asyncio.timeout(10):
+            while not moved:
+                await asyncio.sleep(0.001)
+        moving.cancel()
+        now = logs.get(T0)
+        assert now is not None and logs.home_of(T0) is target
+        assert read_all(now) == list(range(20))
+
+
+async def test_the_log_start_advances_and_the_log_is_deleted_during_a_move(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(disk, one, two) as logs:
+        log = await create(logs, T0, CONFIG)
+        for number in range(20):
+            append(log, f"{number}")
+        log.update_high_watermark(20)
+        target = next(d for d in logs.directories if Path(d.path) != Path(log.directory).parent)
+        monkeypatch.setattr("klamm.log.directory_moves.log_dir_move.CHUNK_BYTES", 100)
+        moving = asyncio.create_task(logs.dir_moves.move(T0, target))
+        while (move := logs.dir_moves.under_way(T0)) is None or move.copy is None or not move.copy.log_end_offset:
+            await asyncio.sleep(0)
+        log.advance_log_start(15)
+        await asyncio.sleep(0)
+        assert move.copy.log_start_offset == 15, "nothing below it is copied"
+        logs.delete(T0)
+        assert not await moving
+        assert logs.get(T0) is None
+        assert logs.directories.offline() == []

@@ -94,9 +94,7 @@ class LogDirMoves:
         path = target.file(future_name(partition, f"{self._random.getrandbits(128):032x}"))
         try:
             with self._manager.cleaner.paused(partition):
-                move.copy = copy = await self._disk.run(lambda: self._create_copy(path, move))
-                if copy.log_end_offset != current.log_start_offset:
-                    copy.truncate_fully_and_start_at(current.log_start_offset)
+                move.copy = await self._disk.run(lambda: self._create_copy(path, move))
                 return await self._fill(partition, move)
         except OSError as error:
             self._manager.directory_failed(target, error)
