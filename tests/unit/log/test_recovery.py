@@ -9,15 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from klamm.log.directories.checkpoints import encode_lines
 from klamm.log.producers.producer_replay import rebuild_state
-from klamm.log.producers.producer_snapshots import ProducerSnapshots
+from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
+from klamm.log.producers.producer_state import ProducerState
+from klamm.log.recovery import LoadedLog, load_log
 from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
+from klamm.wire.batch import read_header
 from klamm.wire.records import ControlType, Record, build_batch
 
 from .conftest import Workbench, append, batch, marker, produced, read_all
+from .simulated import new_disk
 
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=150)
 
@@ -336,3 +341,58 @@ def test_a_segment_that_a_power_cut_brought_back_after_a_truncation_is_removed(b
     log = bench.open(clean=False)
     assert read_all(log) == [0, 1, 2, 3, 4]
     assert len(log.segments) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_recovery_is_not_undone_by_a_power_cut(seed: int) -> None:
+    """The recovery point is the log end from then on: what was cut off or removed must not come back."""
+    disk = new_disk(seed)
+    disk.make_directories("/data/1/t-0")
+    batches = [build_batch([Record(b"k", b"v", 1)], base_offset=at, leader_epoch=0) for at in range(8)]
+    stray = build_batch([Record(b"k", b"stray", 1)], base_offset=3, leader_epoch=0)
+    for base, content in ((0, b"".join(batches[:5])), (3, stray), (6, batches[6])):
+        file = disk.open(f"/data/1/t-0/{base:020d}.log", create=True)
+        file.append([content])
+        file.sync()
+        file.close()
+    disk.sync_directory("/data/1/t-0")
+    disk.sync_directory("/data/1")
+
+    def load(recovery_point: int) -> LoadedLog:
+        config = TopicConfig()
+        return load_log(
+            disk, "/data/1/t-0", config, log_start_offset=0, recovery_point=recovery_point, clean=False, now_ms=0
+        )
+
+    first = load(0)
+    assert (first.recovery_point, len(first.segments)) == (5, 1)
+    disk.cut_power()
+    disk.restore_power()
+    again = load(5)
+    assert (again.log_end_offset, len(again.segments), again.segments.active.size) == (5, 1, len(batches[0]) * 5)
+
+
+def test_producers_that_a_snapshot_kept_too_long(bench: Workbench) -> None:
+    """A power cut may bring back a snapshot that a truncation removed: it describes other records."""
+    log = bench.open()
+    for sequence in range(6):
+        log.append_as_leader(produced(5, sequence), LeaderEpoch(0))
+    log.close_files()
+    stale = ProducerState()
+    stale.record(read_header(produced(9, 0)), 2, 0)
+    ProducerSnapshots(bench.disk, str(bench.directory)).write(3, encode_snapshot(stale.entries()))
+    log = bench.open(clean=False)
+    log.truncate_to(4)
+    assert [entry.producer_id for entry in log.producers.entries()] == [5]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_epochs_beyond_the_end_and_below_the_start(bench: Workbench, clean: bool) -> None:
+    filled(bench)
+    lines = [(0, 0), (1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
+    path = bench.directory / "leader-epoch-checkpoint"
+    path.write_bytes(encode_lines(lines))
+    log = bench.open(CONFIG, clean=clean, recovery_point=40, log_start_offset=15)
+    kept = [(1, 15), (2, 20), (3, 30)]
+    assert [tuple(entry) for entry in log.epochs.entries] == kept
+    assert path.read_bytes() == encode_lines(kept)
