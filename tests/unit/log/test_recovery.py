@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from klamm.log.directories.checkpoints import encode_lines
 from klamm.log.producers.producer_replay import rebuild_state
 from klamm.log.producers.producer_snapshots import ProducerSnapshots, encode_snapshot
 from klamm.log.producers.producer_state import ProducerState
-from klamm.log.recovery import LoadedLog, load_log
+from klamm.log.recovery import LoadedLog, _intact_batches, load_log
+from klamm.log.segments.log_segment import LogSegment
 from klamm.log.validation import AppendOrigin
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch
-from klamm.wire.batch import read_header
+from klamm.simulation.disk import SimulatedDisk
+from klamm.wire.batch import pack_batch, read_header
 from klamm.wire.records import ControlType, Record, build_batch
 
 from .conftest import Workbench, append, batch, marker, produced, read_all
@@ -396,3 +399,71 @@ def test_epochs_beyond_the_end_and_below_the_start(bench: Workbench, clean: bool
     kept = [(1, 15), (2, 20), (3, 30)]
     assert [tuple(entry) for entry in log.epochs.entries] == kept
     assert path.read_bytes() == encode_lines(kept)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_snapshots_beyond_the_end_and_below_the_start(bench: Workbench, clean: bool) -> None:
+    """Records will be written there, and a truncation would find producers that never wrote them."""
+    filled(bench)
+    snapshots = ProducerSnapshots(bench.disk, str(bench.directory))
+    for offset in (14, 16, 41):
+        snapshots.write(offset, encode_snapshot([]))
+    log = bench.open(CONFIG, clean=clean, recovery_point=40, log_start_offset=15)
+    left = [int(path.stem) for path in bench.directory.glob("*.snapshot")]
+    assert min(left) >= 15 and max(left) <= log.log_end_offset == 40
+
+
+@pytest.mark.parametrize("wrong", ["falls", "repeats", "ends before it begins", "overflows"])
+def test_offsets_that_cannot_follow_end_the_log(bench: Workbench, wrong: str) -> None:
+    """Their checksums are right, because a checksum does not cover the base offset."""
+    bench.directory.mkdir()
+    good = [build_batch([Record(b"k", b"v", 1)] * 2, base_offset=at, leader_epoch=0) for at in (10, 12)]
+    bad = {
+        "falls": build_batch([Record(b"k", b"v", 1)], base_offset=11, leader_epoch=0),
+        "repeats": good[1],
+        "ends before it begins": pack_batch(read_header(good[1])._replace(base_offset=14, last_offset_delta=-1), b""),
+        "overflows": build_batch([Record(b"k", b"v", 1)], base_offset=10 + 2**31, leader_epoch=0),
+    }[wrong]
+    path = bench.directory / f"{10:020d}.log"
+    path.write_bytes(b"".join([*good, bad]))
+    if wrong == "overflows":
+        assert [at for at, *_ in _intact_batches(segment_of(bench, 10))] == [0, len(good[0])]
+        return
+    log = bench.open(clean=False)
+    assert (log.log_end_offset, log.size_bytes) == (14, len(good[0]) * 2)
+    assert read_all(log) == [10, 11, 12, 13]
+
+
+def segment_of(bench: Workbench, base_offset: int) -> LogSegment:
+    return LogSegment(bench.disk, str(bench.directory), base_offset, created_ms=0)
+
+
+@pytest.mark.parametrize("cut_at", range(8))
+def test_the_power_is_cut_while_an_overflowed_segment_is_split(cut_at: int) -> None:
+    offsets = [0, 1, 2**31 + 5, 2**31 + 6]
+    config = TopicConfig()
+    for seed in range(6):
+        disk = new_disk(seed)
+        disk.make_directories("/data/1/t-0")
+        file = disk.open(f"/data/1/t-0/{0:020d}.log", create=True)
+        file.append([build_batch([Record(b"k", b"v" * 50, 1)], base_offset=at, leader_epoch=0) for at in offsets])
+        file.sync()
+        file.close()
+        disk.sync_directory("/data/1/t-0")
+        disk.sync_directory("/data/1")
+        disk.syncs = 0
+
+        def cut(operation: str, _path: str, disk: SimulatedDisk = disk) -> None:
+            if operation in ("sync", "sync_directory", "remove") and disk.syncs == cut_at and disk.has_power:
+                disk.cut_power()
+
+        disk.before = cut
+        with suppress(OSError):
+            load_log(disk, "/data/1/t-0", config, log_start_offset=0, recovery_point=0, clean=False, now_ms=0)
+        disk.before = None
+        if disk.has_power:
+            disk.cut_power()
+        disk.restore_power()
+        again = load_log(disk, "/data/1/t-0", config, log_start_offset=0, recovery_point=0, clean=False, now_ms=0)
+        found = [header.base_offset for segment in again.segments for _, header in segment.headers(0)]
+        assert found == offsets, seed
