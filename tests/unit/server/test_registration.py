@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -12,6 +13,7 @@ from klamm.model.errors import ConfigError, NoNode
 from klamm.model.ids import BrokerId
 from klamm.net.clock import SystemClock
 from klamm.net.network import AsyncioNetwork
+from klamm.server import registration as server_registration
 from klamm.server.registration import Registration
 from klamm.zookeeper.client import ZooKeeperClient
 from klamm.zookeeper.server.memory import MemoryZooKeeper
@@ -108,3 +110,46 @@ async def test_an_address_that_no_resolver_takes(connect: Connect) -> None:
     me = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "broker-7..svc", 9092),))
     with pytest.raises(ConfigError, match=r"advertised\.listeners: .*broker-7\.\.svc"):
         await registration(await connect(), me).first()
+
+
+async def test_an_earlier_process_of_this_broker_is_waited_for(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_registration, "POLL", 0.01)
+    former, zk = await connect(), await connect()
+    await registration(former, broker(1, 9092)).first()
+    mine = registration(zk, broker(1, 9092))
+    waiting = asyncio.create_task(mine.first())
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await former.delete("/brokers/ids/1")
+    epoch = await asyncio.wait_for(waiting, 10)
+    stat = (await zk.get("/brokers/ids/1")).stat
+    assert (stat.czxid, stat.ephemeral_owner) == (epoch, zk.session_id)
+    assert mine.session_id == zk.session_id
+
+
+async def test_an_earlier_process_that_does_not_end(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_registration, "WAIT_BEYOND_SESSION", -10.0)
+    former = await connect()
+    await registration(former, broker(1, 9092)).first()
+    before = await former.get("/brokers/ids/1")
+    with pytest.raises(ConfigError, match="still registered"):
+        await registration(await connect(), broker(1, 9092)).first()
+    assert await former.get("/brokers/ids/1") == before
+
+
+async def test_registrations_that_cannot_be_read(connect: Connect) -> None:
+    zk = await connect()
+    for name in ("1", "2"):
+        await zk.create(f"/brokers/ids/{name}", b"garbled")
+    with pytest.raises(ConfigError, match=r"broker\.id=1 has an unreadable registration"):
+        await registration(zk, broker(1, 9092)).first()
+    await registration(zk, broker(3, 9093)).first()  # the controller reports the others
+
+
+async def test_a_broker_keeps_its_own_address(connect: Connect) -> None:
+    zk = await connect()
+    mine = registration(zk, broker(1, 9092))
+    first = await mine.first()
+    assert await mine.first() == first, "its own registration is no other broker's"
