@@ -22,6 +22,8 @@ from klamm.model.partition import Assignment, LeaderAndIsr
 from klamm.testing.zookeeper import InMemoryZooKeeper
 from klamm.zookeeper.znodes.persistent import PERSISTENT_PATHS
 
+from .following import FakeLeader, Pair
+
 TP = TopicPartition("orders", 0)
 ME = BrokerId(1)
 
@@ -264,3 +266,8 @@ def logs() -> FakeLogManager:
 def partition(clock: ManualClock) -> Partition:
     """The lag limit is 100 ms, as in the behaviour cases."""
     return Partition(TP, ME, clock, 0.1)
+
+
+@pytest.fixture
+def pair(partition: Partition, clock: ManualClock) -> Pair:
+    return Pair(partition, FakeLog(), FakeLeader(FakeLog(), 0), clock, order)

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from klamm.broker import fetcher
-from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, Fetcher, FetchState, ReplicatedBytes
+from klamm.broker.fetcher import BRIEF_POLL_S, EpochAnswered, EpochAsked, FetchState
 from klamm.broker.fetchers import Fetchers
 from klamm.broker.partition import Partition
-from klamm.broker.replication_quota import ReplicationQuota
 from klamm.broker.truncation import Truncation, truncation
-from klamm.log.leader_epochs import UNDEFINED, EpochEndOffset
+from klamm.log.leader_epochs import EpochEndOffset
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.guard import Guard
@@ -23,107 +22,10 @@ from klamm.model.ids import BrokerId, LeaderEpoch, TopicPartition
 from klamm.model.partition import Assignment
 from klamm.wire.fetch import FetchPartition, FetchResult
 
+from .following import Pair
+
 TP = TopicPartition("orders", 0)
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
-
-
-class FakeLeader:
-    """Answers from a log, as a leader in `epoch` does."""
-
-    def __init__(self, log: Any, epoch: int) -> None:
-        self.log = log
-        self.epoch = epoch
-        self.asked: list[int] = []
-        self.fetches = 0
-        self.epoch_errors: list[ErrorCode] = []
-        self.knows_epochs = True
-        self.unreachable = False
-        self.is_answering = False
-        self.on_fetch: Any = lambda: None
-
-    def _fence(self, epoch: int) -> ErrorCode:
-        if epoch == self.epoch:
-            return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-
-    async def epoch_ends(self, asked: Sequence[EpochAsked]) -> Sequence[EpochAnswered]:
-        if self.unreachable:
-            raise ConnectionResetError("gone")
-        answers = []
-        for question in asked:
-            self.asked.append(question.epoch)
-            error = self.epoch_errors.pop(0) if self.epoch_errors else self._fence(question.current_leader_epoch)
-            end = self.log.epochs.end_offset_for(question.epoch) if self.knows_epochs else UNDEFINED
-            answers.append(EpochAnswered(question.partition, error, UNDEFINED if error else end))
-        return answers
-
-    async def fetch(self, wanted: Sequence[FetchPartition], max_wait: float | None = None) -> Sequence[FetchResult]:
-        if self.unreachable:
-            raise ConnectionResetError("gone")
-        self.fetches += 1
-        self.on_fetch()
-        fetched = []
-        for want in wanted:
-            error = self._fence(want.current_leader_epoch)
-            if error is ErrorCode.NONE:
-                try:
-                    read = self.log.read(want.fetch_offset, 100, upper_bound=1000, at_least_one=False)
-                except KafkaError as refused:
-                    error = refused.code
-            if error is ErrorCode.NONE:
-                high_watermark, start = self.log.high_watermark, self.log.log_start_offset
-                found = FetchResult(want.partition, error, high_watermark, log_start_offset=start, records=read.records)
-            else:
-                found = FetchResult(want.partition, error)
-            fetched.append(found)
-        return fetched
-
-    async def log_ends(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> tuple[int, int]:
-        return self.log.log_start_offset, self.log.log_end_offset
-
-    def close(self) -> None: ...
-
-
-class Pair:
-    """A follower (broker 1) and the leader that it follows (broker 2)."""
-
-    def __init__(self, partition: Partition, log: Any, leader: FakeLeader, clock: Any, make_order: Any) -> None:
-        self.log = log
-        self.leader = leader
-        self.partition = partition
-        self.clock = clock
-        self.order = make_order
-        self.woken: list[TopicPartition] = []
-        self.quota = ReplicationQuota(clock)
-        self.traffic = ReplicatedBytes()
-        self.guard = Guard()
-        self.fetcher = self.fetcher_for(BrokerId(2), self.guard)
-
-    def fetcher_for(self, leader: BrokerId, guard: Guard) -> Fetcher:
-        return Fetcher(
-            leader,
-            self.leader,
-            clock=self.clock,
-            max_bytes=1 << 20,
-            backoff=1.0,
-            quota=self.quota,
-            traffic=self.traffic,
-            on_append=self.woken.append,
-            guard=guard,
-        )
-
-    def follow(self, epoch: int) -> None:
-        self.partition.make_follower(self.order(leader=2, epoch=epoch), self.log)
-        self.fetcher.add(self.partition)
-
-    async def steps(self, count: int) -> None:
-        for _ in range(count):
-            await self.fetcher.step()
-
-
-@pytest.fixture
-def pair(partition: Partition, make_log: Any, clock: Any, make_order: Any) -> Pair:
-    return Pair(partition, make_log(), FakeLeader(make_log(), 0), clock, make_order)
 
 
 @pytest.mark.case("FET-01")
@@ -530,6 +432,7 @@ async def test_a_defect_concerns_one_partition_which_is_tried_again(pair: Pair, 
     await pair.steps(2)
     assert (pair.log.log_end_offset, other.log and other.log.log_end_offset) == (0, 2)
     assert (list(pair.fetcher.failed), pair.guard.failures["follower"]) == ([TP], 1)
+    assert pair.fetcher.state_of(TP) is FetchState.TRUNCATING, "it is unknown what its log holds"
     setattr(pair.log, method, works)
     await pair.steps(2)
     assert pair.log.log_end_offset == 0, "not before the pause is over"
@@ -633,7 +536,7 @@ async def test_a_follower_reports_only_what_flush_messages_made_durable(pair: Pa
 
 
 async def test_a_poll_waits_for_a_flush_instead_of_leaving_its_partition_out(
-    pair: Pair, clock: Any, make_log: Any
+    pair: Pair, clock: Any, make_log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulation found it: the partition waited for the whole poll of the others, which is idle for half a second,
     once for every batch."""
@@ -651,11 +554,13 @@ async def test_a_poll_waits_for_a_flush_instead_of_leaving_its_partition_out(
 
     pair.leader.fetch = note  # type: ignore[method-assign]
     pair.log.waits_for_flush = True
+    monkeypatch.setattr(fetcher, "FLUSH_PATIENCE_S", 600)
     step = asyncio.create_task(pair.fetcher.step())
     await asyncio.sleep(0)
     pair.log.waits_for_flush = False
     pair.fetcher.wake(TP)
-    await step
+    async with asyncio.timeout(10):
+        await step
     assert sorted(polled[0]) == sorted([other.topic_partition, TP])
 
 

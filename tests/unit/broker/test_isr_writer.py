@@ -10,6 +10,7 @@ from klamm.broker import isr_writer
 from klamm.broker.isr_notifications import IsrNotifications
 from klamm.broker.isr_writer import IsrWriter
 from klamm.broker.partition import Partition
+from klamm.model.errors import NoAuth
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
 from klamm.model.partition import LeaderAndIsr
 from klamm.zookeeper.znodes import isr_change, partition_state
@@ -113,6 +114,63 @@ async def test_topic_gone(leading: Leading) -> None:
     leading.zk.remove(leading.path)
     await leading.write(ALONE)
     assert leading.partition.superseded
+
+
+async def test_the_topic_is_gone_after_the_next_order(leading: Leading) -> None:
+    """The outcome of a former leadership says nothing about the present one."""
+
+    def replace() -> None:
+        leading.zk.remove(leading.path)
+        leading.partition.make_leader(leading.order(epoch=4, isr=BOTH, replicas=BOTH), leading.log)
+
+    leading.zk.before_write = replace
+    await leading.write(ALONE)
+    assert not leading.partition.superseded
+
+
+async def test_a_role_that_came_while_the_znode_was_read_is_newer(
+    leading: Leading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leading.store(ALONE, version=9)
+    get = leading.zk.get
+
+    async def and_lead_again(path: str) -> Any:
+        node = await get(path)
+        leading.partition.make_leader(leading.order(epoch=4, isr=BOTH, replicas=BOTH, zk_version=12), leading.log)
+        return node
+
+    monkeypatch.setattr(leading.zk, "get", and_lead_again)
+    await leading.write(ALONE)
+    assert (leading.partition.isr, leading.partition.zk_version, leading.settled) == (BOTH, 12, [])
+    assert not leading.partition.superseded
+
+
+async def test_a_znode_that_cannot_be_understood_waits_for_the_controller(leading: Leading) -> None:
+    leading.zk.put(leading.path, b"{")
+    leading.zk.tree.nodes[leading.path].version = 9
+    await leading.write(ALONE)
+    assert leading.partition.superseded
+    assert (leading.partition.isr, leading.partition.pending_isr) == (BOTH, ALONE)
+
+
+async def test_a_refused_read_is_tried_again_after_a_pause(leading: Leading, monkeypatch: pytest.MonkeyPatch) -> None:
+    leading.store(ALONE, version=9)
+    get, pauses = leading.zk.get, []
+
+    async def refuse_once(path: str) -> Any:
+        if not pauses:
+            raise NoAuth(path)
+        return await get(path)
+
+    def pause_after(refusals: int) -> float:
+        pauses.append(refusals)
+        return 0.0
+
+    monkeypatch.setattr(leading.zk, "get", refuse_once)
+    monkeypatch.setattr(isr_writer, "pause_after", pause_after)
+    await leading.write(BOTH)
+    assert pauses == [1]
+    assert (leading.partition.isr, leading.partition.zk_version) == (ALONE, 9)
 
 
 @pytest.mark.case("ISR-08")
