@@ -62,24 +62,28 @@ class Appends:
     ) -> list[ProduceResult]:
         """A client's costly batches are prepared first, off the loop, and large ones are written there, too. A large
         request is appended in slices; its client has no other request meanwhile, so its order is kept."""
-        costly = [entry for entry in entries if may_be_costly(entry[1])] if origin is AppendOrigin.CLIENT else []
-        prepared = await self.prepare(costly) if costly and not internal else {}
+        may_prepare = origin is AppendOrigin.CLIENT and not internal
+        # One by one: a request may name a partition twice, and what was prepared for one batch is not the other's.
+        prepared = [
+            await self.prepare([entry]) if may_prepare and may_be_costly(entry[1]) else NOTHING_PREPARED
+            for entry in entries
+        ]
         results: list[ProduceResult] = []
         required: dict[TopicPartition, int] = {}
         turn = _Turn(self._replicas.clock)
-        for entry in entries:
+        for entry, prepared_entry in zip(entries, prepared, strict=True):
             name, records = entry
             if turn.is_over():
                 await asyncio.sleep(0)
                 turn = _Turn(self._replicas.clock)
             while name in self._staging:
                 await self._staging[name].wait()
-            ready = prepared.get(name)
+            ready = prepared_entry.get(name)
             if isinstance(ready, PreparedAppend) and ready.is_large:
                 appended, needed = await self._append_large(name, records, ready, acks)
             else:
                 appended, needed = self.append_now(
-                    [entry], acks=acks, internal=internal, origin=origin, prepared=prepared
+                    [entry], acks=acks, internal=internal, origin=origin, prepared=prepared_entry
                 )
             turn.add(len(records))
             results += appended
