@@ -423,6 +423,7 @@ async def running_node(**settings: Any) -> AsyncIterator[GroupNode]:
         broker = GroupNode(node, zk, clock, metrics)
         await broker.told(__consumer_offsets=PARTITIONS, orders=4, payments=2)
         yield broker
+        assert node.replicas.guard.failures == {}, "a defect that a guard caught"
 
 
 Test = Callable[..., Coroutine[Any, Any, None]]

@@ -163,6 +163,7 @@ class Coordinating:
         async with self.guard.running():
             self.timers.start()
             yield self
+            assert self.guard.failures == {}, "a defect that the guard caught"
 
     async def partitions_left(self, topic: str) -> int:
         return max((name.partition + 1 for name in self.existing if name.topic == topic), default=0)

@@ -282,6 +282,7 @@ async def running_broker(*directories: Path, zk: Any, **settings: Any) -> AsyncI
         await stack.enter_async_context(logs.running())
         await stack.enter_async_context(node.running())
         yield WholeBroker(node, guard, zk, metrics)
+        assert node.replicas.guard.failures == {}, "a defect that a guard caught"
 
 
 @pytest.fixture
