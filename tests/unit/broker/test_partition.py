@@ -111,6 +111,35 @@ def test_records_below_min_isr_are_readable_but_never_acknowledged_by_all(
     assert partition.acknowledged(1) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
+@pytest.mark.parametrize("acks", ["flushed", "acknowledged"])
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ("nothing", ErrorCode.NONE),
+        ("a failed log", ErrorCode.KAFKA_STORAGE_ERROR),
+        ("another leader", ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ("no log", ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ("a flush", None),
+    ],
+)
+def test_the_outcome_of_a_produce(
+    partition: Partition, make_log: Any, make_order: Any, acks: str, change: str, outcome: ErrorCode | None
+) -> None:
+    log = make_log()
+    partition.make_leader(make_order(isr=(1,), replicas=(1,)), log)
+    log.fill(0)
+    partition.maybe_increment_high_watermark()
+    if change == "a failed log":
+        log.failed = True
+    elif change == "another leader":
+        partition.make_follower(make_order(leader=2, epoch=1), log)
+    elif change == "no log":
+        partition.log = None
+    elif change == "a flush":
+        log.waits_for_flush = True
+    assert getattr(partition, acks)(1) is outcome
+
+
 def test_acknowledged_after_the_isr_shrank_below_the_minimum(
     partition: Partition, make_log: Any, make_order: Any
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from klamm.broker import resting_partitions
+from klamm.broker import reads, resting_partitions
 from klamm.broker.follower_session import FollowerSession
 from klamm.broker.resting_partitions import VISITED_AFTER_S, RestingPartitions
 from klamm.model.control import Sender
@@ -152,6 +152,20 @@ async def test_a_high_watermark_does_not_end_the_wait_and_is_told(leader: Follow
     assert [r.partition for r in results if len(r.records)] == [LAST]
 
 
+async def test_a_partition_that_woke_without_ending_the_wait_may_end_it_later(leader: FollowedLeader) -> None:
+    await leader.settle()
+    waiting = await leader.start_waiting()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    leader.move_high_watermark(FIRST, RECORDS - 1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    leader.append(FIRST)
+    async with asyncio.timeout(10):
+        assert [bytes(result.records) for result in await waiting if result.partition == FIRST] == [b"\0"]
+
+
 async def test_a_partition_that_woke_before_the_wait_is_noticed_by_it(leader: FollowedLeader) -> None:
     await leader.settle()
     replicas = leader.one.replicas
@@ -235,3 +249,71 @@ async def test_a_session_that_ends_leaves_nothing_behind(leader: FollowedLeader)
     leader.wanted.clear()
     await leader.fetch()
     assert leader.one.replicas.waiting_fetches.by_partition == {}
+
+
+@pytest.mark.parametrize("turn", range(8))
+async def test_a_partition_ends_the_wait_in_whichever_turn_it_wakes(
+    leader: FollowedLeader, turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are read in slices, and other tasks run in between."""
+    monkeypatch.setattr(reads, "ENTRIES_PER_SLICE", 1)
+    await leader.settle()
+    for name in NAMES[:3]:
+        leader.wanted[name] = leader.wanted[name]._replace(max_bytes=99)  # so that it does not rest
+    waiting = asyncio.create_task(leader.fetch(max_wait_ms=60_000))
+    for _ in range(turn):
+        await asyncio.sleep(0)
+    leader.append(LAST)
+    async with asyncio.timeout(10):
+        results = await waiting
+    assert [bytes(result.records) for result in results if result.partition == LAST] == [b"\0"]
+
+
+@pytest.mark.parametrize(
+    "change", ["nothing", "another end", "another fetch offset", "a failed log", "another epoch", "not in the ISR"]
+)
+async def test_what_may_rest(leader: FollowedLeader, change: str) -> None:
+    await leader.settle()
+    resting = RestingPartitions(leader.one.replicas, FOLLOWER)
+    partition, log, entry = leader.one.replicas.partitions[FIRST], leader.one.logs.kept[FIRST], leader.wanted[FIRST]
+    if change == "another end":
+        log.fill(0)
+    elif change == "another fetch offset":
+        entry = entry._replace(fetch_offset=RECORDS - 1)
+    elif change == "a failed log":
+        log.failed = True
+    elif change == "another epoch":
+        entry = entry._replace(current_leader_epoch=7)
+    elif change == "not in the ISR":
+        partition.isr = (BrokerId(1),)
+    assert resting.rest(entry, RECORDS, 0) is (change == "nothing")
+    assert (FIRST in resting) is (change == "nothing")
+
+
+async def test_a_later_request_of_the_session_keeps_listening(leader: FollowedLeader) -> None:
+    """The former request ends after the next one has begun."""
+    await leader.settle()
+    resting = RestingPartitions(leader.one.replicas, FOLLOWER)
+    former: list[FetchPartition] = []
+    present: list[FetchPartition] = []
+    resting.listen(former.append)
+    resting.listen(present.append)
+    resting.stop_listening(former.append)
+    assert resting.rest(leader.wanted[FIRST], RECORDS, 0)
+    leader.append(FIRST)
+    assert (former, [entry.partition for entry in present]) == ([], [FIRST])
+    resting.stop_listening(present.append)
+    assert resting.rest(leader.wanted[LAST], RECORDS, 0)
+    leader.append(LAST)
+    assert len(present) == 1
+
+
+async def test_a_closed_session_is_told_nothing(leader: FollowedLeader) -> None:
+    await leader.settle()
+    resting = RestingPartitions(leader.one.replicas, FOLLOWER)
+    told: list[FetchPartition] = []
+    resting.listen(told.append)
+    assert resting.rest(leader.wanted[FIRST], RECORDS, 0)
+    resting.close()
+    leader.append(FIRST)
+    assert (told, len(resting)) == ([], 0)
