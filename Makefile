@@ -7,6 +7,9 @@ BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
 UV     := 0.13.7
 
+# The suite starts hundreds of interpreters. Without byte code, each compiles again what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install up wheel test interop soak cases mutants planted jars clients chromium check fmt lock clean bench
 
