@@ -61,7 +61,8 @@ def java_build() -> str:
 
 
 def archive_path(build: str, jars: Sequence[Path], spark_home: Path) -> Path:
-    described = "\n".join((build, _JOB, str(spark_home), *(f"{jar}:{jar.stat().st_size}" for jar in jars)))
+    home = spark_home.resolve()  # the JVM compares the files themselves, so a linked environment shares the archive
+    described = "\n".join((build, _JOB, str(home), *(f"{jar}:{jar.stat().st_size}" for jar in jars)))
     return cache_directory().parent / f"classes-{hashlib.sha256(described.encode()).hexdigest()[:16]}.jsa"
 
 

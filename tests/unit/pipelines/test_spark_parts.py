@@ -73,6 +73,9 @@ def test_an_archive_belongs_to_one_java_and_one_class_path(tmp_path: Path, monke
     other.write_bytes(b"1")
     mine = archive_path("17.0.1", [jar], tmp_path)
     assert len({mine, archive_path("17.0.2", [jar], tmp_path), archive_path("17.0.1", [jar, other], tmp_path)}) == 3
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path, target_is_directory=True)
+    assert archive_path("17.0.1", [jar], linked) == mine
     assert archive_options(mine) == ""
     mine.touch()
     assert f"-XX:SharedArchiveFile={mine}" in archive_options(mine)
