@@ -3,6 +3,7 @@
 One cluster, one topic, one warm session. Rounds alternate between the jobs, after one warm-up each, and every job
 writes a new table. Two pairs are compared: without a limit of the batch, and with the same limit. A ratio is the plain
 job's median time over klamm's: above 1, klamm is faster. klamm's time is from the first check to the last commit.
+A cold start has the class archive, as after `python -m klamm.pipelines.jars`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client.blocking import blocking_client
 from klamm.client.producer import Producer
+from klamm.pipelines.class_archive import archive_path, java_build, make_archive
 from klamm.pipelines.delta_log import DeltaLog
 from klamm.pipelines.ingest import ingest_topics
 from klamm.pipelines.ingest_options import IngestOptions
+from klamm.pipelines.jars import require_spark, spark_jars
 from klamm.pipelines.lake_directory import LocalDirectory
 from klamm.pipelines.lake_state import LakeError
 from klamm.pipelines.spark_session import SparkOptions, spark_session
@@ -41,6 +44,7 @@ Say = Callable[[str], None]
 
 
 def bench(*, records: int, record_bytes: int, limit: int, rounds: int, progress: Say) -> dict[str, Any]:
+    make_archive(archive_path(java_build(), spark_jars(), require_spark()))
     with tempfile.TemporaryDirectory(prefix="klamm-bench-lake-") as scratch, running_cluster() as cluster:
         for topic in (TOPIC, COLD_TOPIC):
             cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
