@@ -39,7 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.timeout(7200),
 ]
-STORES = os.environ.get("KLAMM_TEST_STORES", "local hdfs s3a hdfs-cluster").split()
+STORES = os.environ.get("KLAMM_TEST_STORES", "local hdfs s3a local-cluster hdfs-cluster s3a-cluster").split()
+"""With `-cluster`, drivers use a standalone Spark cluster instead of local[2]."""
 RECORDS, BATCH = 2400, 100
 WAIT_SECONDS = 900
 POINTS = os.environ.get("KLAMM_TEST_POINTS", f"before-write {BEFORE_COMMIT} after-commit after-group-commit").split()
@@ -51,7 +52,7 @@ DRIVER = Path(__file__).with_name("lake_driver.py")
 @pytest.fixture(scope="module", autouse=True)
 def only_in_soak(scaled: Callable[[int, int], int]) -> None:
     if not scaled(0, 1):
-        pytest.skip("each of 60 kills starts a Spark, 40 minutes in all: make soak")
+        pytest.skip("each of 72 kills starts a Spark, an hour in all: make soak")
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +75,15 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     name = f"lake-{uuid.uuid4().hex[:6]}"
-    match request.param:
+    place, _, cluster = request.param.partition("-")
+    master = request.getfixturevalue("standalone") if cluster else "local[2]"
+    match place:
         case "hdfs":
-            return Store(f"{request.getfixturevalue('hdfs')}/{name}")
-        case "hdfs-cluster":
-            return Store(f"{request.getfixturevalue('hdfs')}/{name}", request.getfixturevalue("standalone"))
+            return Store(f"{request.getfixturevalue('hdfs')}/{name}", master)
         case "s3a":
-            return Store(f"s3a://{BUCKET}/{name}", conf=request.getfixturevalue("s3_settings"))
+            return Store(f"s3a://{BUCKET}/{name}", master, request.getfixturevalue("s3_settings"))
         case _:
-            return Store(str(tmp_path / "lake"))
+            return Store(str(tmp_path / "lake"), master)
 
 
 @pytest.fixture
