@@ -8,10 +8,54 @@ from typing import Any, Final
 
 import orjson
 
+from klamm.model.wording import count
+
 TAIL_BYTES: Final = 256 * 1024
 """How much of an event file is read at once: after a storm of changes only the last ones are shown anyway."""
 LIST: Final = re.compile(r"\[([^\[\]]*)\]")
 QUIET: Final = frozenset({"loop-held", "controller-loaded", "controller-failover"})
+DECISIONS: Final = {
+    "answer-invalid": "got an answer that it cannot read",
+    "assignment-not-written": "could not write an assignment",
+    "broker-change": "sees brokers come or go",
+    "broker-suspected": "suspects a broker",
+    "controlled-shutdown": "moves leaders away from a broker that shuts down",
+    "controller-elected": "is elected",
+    "controller-epoch-healed": "repairs /controller_epoch",
+    "controller-failed": "failed and resigns",
+    "controller-healed": "repairs /controller",
+    "controller-moved": "takes over",
+    "controller-resigned": "resigns",
+    "controller-suspected": "suspects the controller",
+    "controller-unfit": "stands back, because its fail-overs failed",
+    "deletion-blocked": "cannot delete a topic yet",
+    "election-failed": "found no leader",
+    "leaders-elected": "elects leaders",
+    "part-failed": "goes on without a part that failed",
+    "quarantine-ended": "reads a znode again that it had set aside",
+    "quarantine-kept": "still sets a znode aside",
+    "quarantined": "sets a znode aside",
+    "reassignment-completed": "completes a reassignment",
+    "reassignment-refused": "refuses a reassignment",
+    "reassignment-started": "starts a reassignment",
+    "reassignment-waits": "waits with a reassignment",
+    "request-refused": "was refused by a broker",
+    "state-lost": "finds that ZooKeeper has lost states of partitions",
+    "suspect-relieved": "moves leaders away from a suspected broker",
+    "suspicion-ended": "no longer suspects a broker",
+    "topic-created": "creates a topic",
+    "topic-deleted": "has deleted a topic",
+    "topic-gone": "forgets a topic whose znode is gone",
+    "topic-grown": "adds partitions to a topic",
+    "write-refused": "may not write a znode",
+    "znode-skipped": "skips a znode that it cannot read",
+    "zookeeper-auth-failure": "was refused by ZooKeeper",
+}
+"""What a controller does, after its name."""
+OF_OTHERS: Final = frozenset({"controller-suspected"})
+"""Decisions of brokers that are not the controller."""
+COUNTED: Final = frozenset({"leaders-elected", "reassignment-completed", "reassignment-started", "topic-created"})
+"""Decisions whose `partitions` are those that they changed."""
 
 
 class EventTail:
@@ -58,7 +102,19 @@ def in_words(event: dict[str, Any]) -> str:
         return f"{event['topic']}-{event['partition']}: {leads}, in sync {members} ({readable(event['cause'])})"
     if event["event"] in QUIET or event["role"] != "controller":
         return ""
-    return f"controller {event['broker']}: {event['event']} ({readable(event['cause'])})"
+    who = "broker" if event["event"] in OF_OTHERS else "controller"
+    return f"{who} {event['broker']} {_decided(event)} ({readable(event['cause'])})"
+
+
+def _decided(event: dict[str, Any]) -> str:
+    """
+    >>> _decided({"event": "leaders-elected", "counts": {"partitions": 27}})
+    'elects leaders, 27 partitions'
+    """
+    name = str(event["event"])
+    words = DECISIONS.get(name, name)  # a later version may record other decisions
+    partitions = event.get("counts", {}).get("partitions") if name in COUNTED else None
+    return words if partitions is None else f"{words}, {count(partitions, 'partition')}"
 
 
 def readable(cause: str) -> str:

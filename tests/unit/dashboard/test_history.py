@@ -36,7 +36,7 @@ def test_event_files_of_all_brokers_in_order_of_time(tmp_path: Path) -> None:
     assert not history.read_files(), "only news"
     told = [(entry.time_ms, entry.kind, entry.text, entry.cause, entry.brokers) for entry in history.entries()]
     assert told == [
-        (1_000, "controller", "controller 1: controller-elected", "/controller was free", (1,)),
+        (1_000, "controller", "controller 1 is elected", "/controller was free", (1,)),
         (900, "partition", "t-0: broker 2 leads, in sync 2,3", "broker 1 failed", (1, 2, 3)),
     ]
     files[0].write_bytes(files[0].read_bytes() + decision(3_000, "controller-resigned", cause="moved"))

@@ -78,8 +78,8 @@ def test_the_picture_shows_everything() -> None:
 
 
 def test_only_what_people_need_to_see_is_said() -> None:
-    decision = {"kind": "decision", "role": "controller", "broker": 1, "event": "broker-failure", "cause": "dead [2]"}
-    assert in_words(decision) == "controller 1: broker-failure (dead 2)"
+    decision = {"kind": "decision", "role": "controller", "broker": 1, "event": "broker-change", "cause": "dead [2]"}
+    assert in_words(decision) == "controller 1 sees brokers come or go (dead 2)"
     assert in_words({**decision, "event": "loop-held"}) == ""
     assert in_words({**decision, "role": "broker"}) == ""
 
