@@ -85,13 +85,16 @@ def test_bytes_and_brokers(visitor: Visitor, cluster: KlammCluster, operator: Op
     visitor.mark()
     produce(operator, "orders", {0: [Record(b"k", b"x" * 100_000)] * 5})
     visitor.sees("#facts", "kB")
+    visitor.open("/topics/orders")
+    assert [visitor.row("#rows", str(number))[6] for number in (0, 1)] == ["5", "0"], "records"
+    visitor.sees("#facts", "Records\n5")
     visitor.open("/brokers")
     assert [visitor.row("#brokers", str(b))[1].split()[0] for b in (1, 2, 3)] == ["up"] * 3
     assert visitor.row("#brokers", str(cluster.controller))[1] == "up controller"
     for broker in (1, 2, 3):
         wait_until(
             f"the bytes of broker {broker}",
-            lambda broker=broker: visitor.row("#brokers", str(broker))[9].startswith("50"),
+            lambda broker=broker: visitor.row("#brokers", str(broker))[8].startswith("50"),
         )
 
 
@@ -159,9 +162,9 @@ def test_settings_in_which_brokers_differ(visitor: Visitor, operator: Operator) 
     assert visitor.row("#differences", key)[2] == "2345678"
     operator.do(lambda client: client.admin.alter_configs(BROKER, "2", {key: (DELETE, None)}))
     visitor.open("/configuration?broker=1&q=broker.id")
-    assert visitor.row("#settings", "broker.id") == ["broker.id", "1"]
+    assert visitor.row("#settings", "broker.id") == ["broker.id", "1", "", "server.properties"]
     visitor.open("/configuration?topic=mail&q=min.insync")
-    assert visitor.row("#settings", "min.insync.replicas") == ["min.insync.replicas", "1"]
+    assert visitor.row("#settings", "min.insync.replicas") == ["min.insync.replicas", "1", "", "default"]
 
 
 def test_a_candidate_is_added_and_the_controller_moves(visitor: Visitor, cluster: KlammCluster) -> None:
@@ -234,8 +237,10 @@ def test_a_leader_is_killed_and_the_sentence_changes(visitor: Visitor, cluster: 
     cluster.start(leader)
     visitor.sees("#sentence", "Healthy: 3 brokers")
     assert visitor.is_marked, "all of this was seen without a reload"
-    visitor.open(f"/timeline?topic=orders&broker={leader}")
+    visitor.open(f"/timeline?topic=orders&broker={leader}&each=1")
     visitor.sees("#changes", f"orders-0: broker {successor} leads, in sync ")
+    visitor.open("/timeline")
+    visitor.sees("#changes", f"broker {leader} suspected")
     visitor.picture("timeline")
     visitor.open(f"/timeline?kind=broker&broker={leader}")
     visitor.sees("#changes", f"broker {leader} is gone")

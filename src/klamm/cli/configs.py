@@ -5,11 +5,12 @@ A resource is a topic, one broker, all brokers, or the loggers of one broker, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from klamm.admin.config_diff import differences
+from klamm.admin.config_words import SOURCES, in_units
 from klamm.cli import completion
 from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, key_values, print_json, print_table
@@ -22,14 +23,6 @@ configs_app = typer.Typer(
     help="Describe and change the settings of topics and brokers, and the levels of loggers.", no_args_is_help=True
 )
 
-SOURCES: Final = {
-    "TOPIC": "topic",
-    "BROKER": "this broker",
-    "ALL_BROKERS": "all brokers",
-    "FILE": "server.properties",
-    "BUILT_IN": "default",
-    "LOGGER": "logger",
-}
 TopicOption = Annotated[str | None, typer.Option("--topic", help="A topic.", autocompletion=completion.topics)]
 BrokerOption = Annotated[
     int | None, typer.Option("--broker", min=0, help="One broker.", autocompletion=completion.brokers)
@@ -187,7 +180,10 @@ def _document(entry: ConfigEntry) -> dict[str, Any]:
 def _shown(entry: ConfigEntry) -> str:
     if entry.sensitive:
         return "(hidden)"
-    return entry.value if entry.value else '""' if entry.value == "" else "-"
+    if not entry.value:
+        return '""' if entry.value == "" else "-"
+    meaning = in_units(entry.key, entry.value)
+    return f"{entry.value} ({meaning})" if meaning else entry.value
 
 
 def _cell(values: dict[int, str | None], broker: int) -> str:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 from klamm.dashboard.snapshot import ClusterSnapshot, PartitionRow
 from klamm.model.wording import count
 
+ENTRIES_MAX: Final = 5_000
+"""Entries that are kept; the oldest go first."""
 CHANGES_MAX: Final = 500
 """Entries that one comparison may add. A broker's death can change tens of thousands of partitions."""
 
@@ -26,9 +28,11 @@ class Entry(NamedTuple):
     topic: str | None = None
     partition: int | None = None
     brokers: tuple[int, ...] = ()
+    folded: int = 1
+    """How many entries this one stands for."""
 
 
-def summarized(entries: Iterable[Entry], most: int) -> list[Entry]:
+def summarized(entries: Iterable[Entry], most: int = ENTRIES_MAX) -> list[Entry]:
     """The first `most` entries. Neighbours that are partitions with the same cause count as one: a broker's death
     changes many."""
     groups: list[list[Entry]] = []
@@ -51,7 +55,8 @@ def _summary(group: list[Entry]) -> Entry:
     if not others:
         return first
     topic = first.topic if all(entry.topic == first.topic for entry in others) else None
-    return first._replace(text=f"{first.text}, and {count(len(others), 'more change')}", topic=topic, partition=None)
+    text = f"{count(len({(entry.topic, entry.partition) for entry in group}), 'partition')}, such as {first.text}"
+    return first._replace(text=text, topic=topic, partition=None, folded=len(group))
 
 
 def compare(before: ClusterSnapshot, after: ClusterSnapshot, *, only_isr: bool = False) -> list[Entry]:

@@ -48,9 +48,23 @@ def moment(time_ms: int | None) -> Markup:
     )
 
 
-def clock(time_ms: int | None) -> str:
+def iso(time_ms: int | None) -> str:
+    """The exact time, for programs and for those who hover over it.
+
+    >>> iso(1_000)
+    '1970-01-01T00:00:01.000+00:00'
     """
-    >>> clock(1_000)
-    '00:00:01.000'
+    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def clock(time_ms: int | None, now_ms: int | None = None) -> str:
+    """The time of day, with its date if that is not the day of `now_ms`.
+
+    >>> clock(1_000), clock(1_000, 86_399_000), clock(1_000, 86_400_000)
+    ('00:00:01.000', '00:00:01.000', '1 Jan 00:00:01')
     """
-    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    if time_ms is None:
+        return ""
+    at = datetime.fromtimestamp(time_ms / 1000, UTC)
+    is_today = now_ms is None or at.date() == datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    return at.strftime("%H:%M:%S.%f")[:-3] if is_today else f"{at.day} {at:%b %H:%M:%S}"

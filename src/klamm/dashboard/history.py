@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from klamm.admin.controller_history import ELECTED, NOTED, RESIGNED, ControllerTerm, Note, notes, read_events, terms
-from klamm.dashboard.changes import Entry, compare, why_controller_ended
+from klamm.dashboard.changes import ENTRIES_MAX, Entry, compare, why_controller_ended
 from klamm.dashboard.snapshot import ClusterSnapshot
 from klamm.telemetry.event_files import EventTail, in_words, readable
 from klamm.telemetry.state_changes import EVENTS_FILE
 
 BROKER: Final = re.compile(r"\bbroker (\d+)\b")
-ENTRIES_MAX: Final = 5_000
 TERMS_MAX: Final = 200
 NOTES_MAX: Final = 50
 FILES_MAX: Final = 100

@@ -1,4 +1,4 @@
-"""Pictures as inline SVG, made here: bars, sparklines, a heat map and a time axis. Pure.
+"""Pictures as inline SVG, made here: bars, sparklines and a heat map; `time_axis` has those over time. Pure.
 
 Colours come from classes of the style sheet, so that dark mode applies, and because the content security policy allows
 no inline style. All text that comes from a cluster is escaped by markupsafe.
@@ -6,7 +6,8 @@ no inline style. All text that comes from a cluster is escaped by markupsafe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import ceil, sqrt
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -17,12 +18,9 @@ from klamm.dashboard.snapshot import ClusterSnapshot, PartitionHealth
 SPARK_WIDTH, SPARK_HEIGHT = 240, 48
 CELLS_MAX: Final = 1_600
 CELL: Final = 11
-COLUMNS: Final = 64
-AXIS_WIDTH: Final = 900
-AXIS_MARKS_MAX: Final = 400
-MARK_WIDTH: Final = 2.5
-CHARACTER_WIDTH: Final = 7
-"""About, at the size of text on an axis."""
+COLUMNS_MIN, COLUMNS_MAX = 16, 64
+CELLS_PER_ROW_AND_COLUMN: Final = 3.5
+"""How much wider than high the heat map is: about as its place on the page."""
 
 
 def bar(value: float, most: float, *, kind: str = "", label: str = "") -> Markup:
@@ -59,7 +57,7 @@ class Cell(NamedTuple):
 def heat_map(snapshot: ClusterSnapshot) -> Markup:
     """One cell per partition, or per run of neighbours in a large cluster, coloured by the worst of them."""
     cells = _cells(snapshot)
-    columns = min(COLUMNS, max(len(cells), 1))
+    columns = min(max(ceil(sqrt(len(cells) * CELLS_PER_ROW_AND_COLUMN)), COLUMNS_MIN), COLUMNS_MAX)
     rows = -(-len(cells) // columns)
     parts = []
     for n, cell in enumerate(cells):
@@ -70,8 +68,7 @@ def heat_map(snapshot: ClusterSnapshot) -> Markup:
             drawn = Markup('<a href="/topics/{}">{}</a>').format(quote(cell.topic, safe=""), drawn)
         parts.append(drawn)
     return Markup(
-        '<svg class="heat" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" '
-        'aria-label="partitions by health">{cells}</svg>'
+        '<svg class="heat" viewBox="0 0 {w} {h}" role="img" aria-label="partitions by health">{cells}</svg>'
     ).format(w=columns * CELL, h=max(rows, 1) * CELL, cells=Markup("").join(parts))
 
 
@@ -95,72 +92,3 @@ def _cells(snapshot: ClusterSnapshot) -> list[Cell]:
             Cell(worst, f"{held} partitions, the worst is {first.topic}-{first.number}: {worst.words}", first.topic)
         )
     return cells
-
-
-class Span(NamedTuple):
-    """A stretch of time on an axis."""
-
-    start_ms: int
-    end_ms: int
-    title: str
-    texts: Sequence[str]
-    """The first that fits is shown."""
-    kind: str = ""
-
-    def text(self, width: float) -> str:
-        return next((text for text in self.texts if (len(text) + 2) * CHARACTER_WIDTH < width), "")
-
-
-def time_axis(spans: Sequence[Span], labels: tuple[str, str], lane_text: str) -> Markup:
-    """Spans side by side on one lane, from the first start to the last end."""
-    if not spans:
-        return Markup("")
-    first, last = min(span.start_ms for span in spans), max(span.end_ms for span in spans)
-    scale = AXIS_WIDTH / max(last - first, 1)
-    parts = []
-    for n, span in enumerate(spans):
-        x, width = (span.start_ms - first) * scale, max((span.end_ms - span.start_ms) * scale, 2.0)
-        parts.append(
-            Markup(
-                '<g><rect class="term {kind}" x="{x:.1f}" y="4" width="{w:.1f}" height="26" rx="3"/>'
-                "<title>{title}</title>{text}</g>"
-            ).format(
-                kind=span.kind or f"t{n % 2}",
-                x=x,
-                w=width,
-                title=span.title,
-                text=Markup('<text x="{:.1f}" y="21">{}</text>').format(x + 6, span.text(width)),
-            )
-        )
-    return _axis(parts, 34, labels, lane_text)
-
-
-def marks_axis(marks: Iterable[tuple[int, str, str]], labels: tuple[str, str], start_ms: int, end_ms: int) -> Markup:
-    """Events as ticks: time, kind and title of each."""
-    scale = (AXIS_WIDTH - MARK_WIDTH) / max(end_ms - start_ms, 1)
-    shape = Markup(
-        '<rect class="mark {kind}" x="{x:.1f}" y="6" width="{w}" height="22" rx="1"><title>{t}</title></rect>'
-    )
-    parts = [
-        shape.format(kind=kind, x=(at - start_ms) * scale, w=MARK_WIDTH, t=title)
-        for at, kind, title in list(marks)[:AXIS_MARKS_MAX]
-        if start_ms <= at <= end_ms
-    ]
-    return _axis(parts, 34, labels, "state changes over time")
-
-
-def _axis(parts: list[Markup], height: int, labels: tuple[str, str], label: str) -> Markup:
-    return Markup(
-        '<svg class="axis" viewBox="0 0 {w} {full}" role="img" aria-label="{label}"><line class="base" x1="0" x2="{w}" '
-        'y1="{h}" y2="{h}"/>{parts}<text class="tick" x="0" y="{t}">{a}</text>'
-        '<text class="tick end" x="{w}" y="{t}">{b}</text></svg>'
-    ).format(
-        w=AXIS_WIDTH,
-        full=height + 20,
-        h=height,
-        t=height + 15,
-        parts=Markup("").join(parts),
-        a=labels[0],
-        b=labels[1],
-        label=label,
-    )

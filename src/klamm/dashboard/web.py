@@ -81,6 +81,7 @@ class Web:
             number=formats.number,
             moment=formats.moment,
             clock=formats.clock,
+            iso=formats.iso,
             duration=formats.duration,
             segment=segment,
         )
@@ -125,6 +126,11 @@ class Web:
         except (KlammError, OSError, TimeoutError) as error:
             self._notify(session, "bad", str(error) or type(error).__name__)
         return RedirectResponse(back, 303)
+
+    def confirmed_ms(self) -> int:
+        """When ZooKeeper last said that what the pages show is still true, as people know time."""
+        now = time.monotonic()
+        return int((time.time() - self.feed.current.age_s(now)) * 1000)
 
     def heat_map(self, snapshot: ClusterSnapshot) -> Markup:
         """Drawn once for each look, however many visitors follow it."""

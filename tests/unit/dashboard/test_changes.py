@@ -76,7 +76,7 @@ def test_many_partitions_with_one_cause_are_one_line() -> None:
     assert [entry.text for entry in shown] == [
         "broker 2 is gone",
         "broker 3 is gone",
-        "t-0: broker 1 leads, and 3 more changes",
+        "4 partitions, such as t-0: broker 1 leads",
         "u-1: broker 1 leads",
     ]
     assert [entry.topic for entry in shown[2:]] == [None, "u"], "no link to one of several topics"

@@ -48,6 +48,7 @@
     setTimeout(() => { busy = false; refresh(); }, REFRESH_MS);
   }
 
+  document.querySelector("header nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   const lost = document.getElementById("lost");
   const stream = new EventSource("/live");
   stream.addEventListener("state", (event) => {

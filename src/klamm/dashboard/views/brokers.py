@@ -30,6 +30,8 @@ async def all_brokers(request: Request) -> Response:
         most_bytes=max((load.size_of(broker.id) or 0 for broker in brokers), default=0),
         most_leaders=max((broker.leaders for broker in brokers), default=0),
         silent=load.silent,
+        has_racks=any(broker.rack for broker in brokers),
+        rates={broker: series[-1] for broker, series in load.rates.items() if series},
         sparks={b: pictures.sparkline(series, f"bytes per second of broker {b}") for b, series in load.rates.items()},
         bar=pictures.bar,
     )
@@ -59,6 +61,7 @@ async def one_broker(request: Request) -> Response:
         sizes=observation.load.sizes,
         spark=pictures.sparkline(rates, "bytes written per second"),
         rate=rates[-1] if rates else None,
+        bar=pictures.bar,
         changes=[entry for entry in observation.entries if number in entry.brokers][:CHANGES_SHOWN],
     )
 

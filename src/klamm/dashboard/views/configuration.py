@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from klamm.admin.config_diff import differences
+from klamm.admin.config_words import SOURCES, in_units
 from klamm.client.admin import BROKER, TOPIC, Admin
 from klamm.client.cluster import ClusterClient
 from klamm.dashboard.paging import natural, page_of
 from klamm.dashboard.web import web_of
+from klamm.model.config_levels import ConfigEntry, Source
 from klamm.model.errors import KlammError
 
 TIMEOUT: Final = 5.0
@@ -29,14 +31,14 @@ async def page(request: Request) -> Response:
     topic, broker = query.get("topic", ""), natural(query.get("broker"), -1)
     wanted = query.get("q", "").strip().lower()
     trouble: list[str] = []
-    rows: list[tuple[str, str | None]] = []
+    rows: list[ConfigEntry] = []
     compared: dict[int, dict[str, str | None]] = {}
     try:
         async with web.reads, web.access.brokers(timeout=TIMEOUT) as cluster:
             if topic:
-                rows = sorted((await Admin(cluster).describe_configs(TOPIC, topic)).items())
+                rows = await _entries(cluster, TOPIC, topic)
             elif broker >= 0:
-                rows = sorted((await Admin(cluster).describe_configs(BROKER, str(broker))).items())
+                rows = await _entries(cluster, BROKER, str(broker))
             else:
                 compared = await _of_all(cluster, snapshot.registered[:BROKERS_MAX], trouble)
     except (KlammError, OSError, TimeoutError) as error:
@@ -49,9 +51,17 @@ async def page(request: Request) -> Response:
         registered=snapshot.registered,
         compared=sorted(compared),
         differences=differences(compared),
-        page=page_of([row for row in rows if wanted in row[0].lower()], query.get("page"), ROWS),
+        page=page_of([row for row in rows if wanted in row.key.lower()], query.get("page"), ROWS),
         trouble=trouble,
+        sources=SOURCES,
+        in_units=in_units,
     )
+
+
+async def _entries(cluster: ClusterClient, kind: int, name: str) -> list[ConfigEntry]:
+    """What someone has set comes first."""
+    found = (await Admin(cluster).config_entries(kind, name)).values()
+    return sorted(found, key=lambda entry: (entry.source is Source.BUILT_IN, entry.key))
 
 
 async def _of_all(cluster: ClusterClient, brokers: list[int], trouble: list[str]) -> dict[int, dict[str, str | None]]:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
 from klamm.admin.controller_history import ControllerTerm
-from klamm.dashboard import pictures
 from klamm.dashboard.actions import ActionRefused
-from klamm.dashboard.formats import clock, moment
+from klamm.dashboard.formats import clock
 from klamm.dashboard.paging import page_of
-from klamm.dashboard.pictures import Span
+from klamm.dashboard.time_axis import Span, spans_axis
 from klamm.dashboard.web import Fields, web_of, whole_number
 from klamm.zookeeper import controller_requests
 
@@ -35,14 +35,15 @@ async def page(request: Request) -> Response:
     snapshot = observation.snapshot
     if snapshot is None:
         return web.render(request, "waiting.html")
-    rows = term_rows(observation.terms, snapshot.read_at_ms)
+    now_ms = web.confirmed_ms()
+    rows = term_rows(observation.terms, now_ms)
     current = next((term for term in observation.terms if term.epoch == snapshot.controller_epoch), None)
     return web.render(
         request,
         "controller.html",
         current=current,
         page=page_of(rows, request.query_params.get("page")),
-        axis=_axis(observation.terms[:TERMS_DRAWN], max(snapshot.read_at_ms, snapshot.controller_since_ms or 0)),
+        axis=_axis(observation.terms[:TERMS_DRAWN], now_ms),
         notes=observation.notes,
         registered=snapshot.registered,
         candidates=snapshot.candidates,
@@ -64,22 +65,19 @@ def term_rows(terms: Sequence[ControllerTerm], now_ms: int) -> list[TermRow]:
     return rows
 
 
-def _axis(terms: Sequence[ControllerTerm], now_ms: int) -> object:
-    known = [term for term in reversed(terms) if term.since_ms is not None]
+def _axis(terms: Sequence[ControllerTerm], now_ms: int) -> Markup:
     spans = [
         Span(
-            term.since_ms or 0,
-            term.until_ms or now_ms,
-            f"epoch {term.epoch}: broker {term.broker} since {clock(term.since_ms)}, because {term.why}",
+            term.since_ms,
+            term.until_ms or max(now_ms, term.since_ms),
+            f"epoch {term.epoch}: broker {term.broker} since {clock(term.since_ms, now_ms)}, because {term.why}",
             (f"broker {term.broker}, epoch {term.epoch}", f"broker {term.broker}", str(term.broker)),
             "now" if term.until_ms is None else "",
         )
-        for term in known
+        for term in reversed(terms)
+        if term.since_ms is not None
     ]
-    if not spans:
-        return ""
-    labels = (moment(spans[0].start_ms).striptags(), moment(spans[-1].end_ms).striptags())
-    return pictures.time_axis(spans, labels, "terms of the controllers: broker and epoch")
+    return spans_axis(spans, "terms of the controllers: broker and epoch")
 
 
 async def add_candidate(request: Request) -> Response:

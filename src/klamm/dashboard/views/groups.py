@@ -44,7 +44,8 @@ async def all_groups(request: Request) -> Response:
             lag = await _lag_of([group.name for group in page.items], groups)
     except (KlammError, OSError, TimeoutError) as error:
         trouble = str(error) or "no answer in time"
-    return web.render(request, "groups.html", page=page, lag=lag, trouble=trouble)
+    most = max(lag.values(), default=0)
+    return web.render(request, "groups.html", page=page, lag=lag, most_lag=most, bar=pictures.bar, trouble=trouble)
 
 
 async def _lag_of(names: Sequence[str], groups: GroupAdmin) -> dict[str, int]:
@@ -80,6 +81,8 @@ async def one_group(request: Request) -> Response:
         trouble="",
         page=page_of(entries, request.query_params.get("page")),
         lag=total_lag(entries),
+        most_lag=max((entry.lag or 0 for entry in entries), default=0),
+        bar=pictures.bar,
         expired=sum(entry.expired for entry in entries),
         samples=samples,
         spark=pictures.sparkline([float(sample.lag) for sample in samples], "lag over time"),

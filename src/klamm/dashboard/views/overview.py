@@ -11,6 +11,7 @@ from klamm.dashboard import pictures
 from klamm.dashboard.changes import summarized
 from klamm.dashboard.snapshot import PartitionHealth
 from klamm.dashboard.web import web_of
+from klamm.model.ids import INTERNAL_TOPICS
 
 CHANGES_SHOWN: Final = 8
 
@@ -34,6 +35,8 @@ async def page(request: Request) -> Response:
         heat=web.heat_map(snapshot),
         rate=rate[-1] if rate else None,
         spark=pictures.sparkline(rate, "bytes written per second"),
+        internal=sum(name in INTERNAL_TOPICS for name in snapshot.topics),
+        in_sync=sum(snapshot.health.get(kind, 0) for kind in (PartitionHealth.IN_SYNC, PartitionHealth.MOVING)),
         kinds=[(kind, snapshot.health.get(kind, 0)) for kind in PartitionHealth],
         changes=summarized(observation.entries, CHANGES_SHOWN),
     )

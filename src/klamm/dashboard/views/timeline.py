@@ -1,4 +1,7 @@
-"""The timeline of state changes, newest first, with causes, by topic, broker and kind."""
+"""The timeline of state changes, newest first, with causes, by topic, broker and kind.
+
+Neighbouring partitions with the same cause are one row, unless `each` asks for all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from klamm.dashboard import pictures
-from klamm.dashboard.changes import Entry
+from klamm.dashboard.changes import Entry, summarized
 from klamm.dashboard.formats import clock
 from klamm.dashboard.paging import natural, page_of
+from klamm.dashboard.time_axis import MARKS_MAX, Mark, marks_axis
 from klamm.dashboard.web import web_of
 
-KINDS: Final = ("partition", "broker", "controller", "topic", "decision")
+KINDS: Final = ("controller", "broker", "topic", "partition", "decision")
 ROWS: Final = 100
 
 
@@ -26,18 +29,22 @@ async def page(request: Request) -> Response:
         return web.render(request, "waiting.html")
     query = request.query_params
     topic, broker, kind = query.get("topic", ""), natural(query.get("broker"), -1), query.get("kind", "")
+    until_ms, each = natural(query.get("until"), -1), "each" in query
     found = [
         entry
         for entry in observation.entries
         if (not topic or entry.topic == topic)
         and (broker < 0 or broker in entry.brokers)
         and (not kind or entry.kind == kind)
+        and (until_ms < 0 or entry.time_ms <= until_ms)
     ]
+    rows = found if each else summarized(found)
     return web.render(
         request,
         "timeline.html",
-        page=page_of(found, query.get("page"), ROWS),
-        axis=_axis(found, observation.snapshot.read_at_ms),
+        page=page_of(rows, query.get("page"), ROWS),
+        axis=_axis(rows, web.confirmed_ms() if until_ms < 0 else until_ms),
+        has_folded=len(rows) < len(found),
         topic=topic,
         broker=broker,
         kind=kind,
@@ -47,9 +54,10 @@ async def page(request: Request) -> Response:
 
 
 def _axis(entries: Sequence[Entry], now_ms: int) -> Markup:
-    shown = entries[: pictures.AXIS_MARKS_MAX]
+    shown = entries[:MARKS_MAX]
     if not shown:
         return Markup("")
     start, end = min(entry.time_ms for entry in shown), max(now_ms, shown[0].time_ms)
-    marks = [(entry.time_ms, entry.kind, f"{clock(entry.time_ms)} {entry.text}: {entry.cause}") for entry in shown]
-    return pictures.marks_axis(marks, (clock(start), clock(end)), start, end)
+    marks = [Mark(entry.time_ms, entry.kind, f"{clock(entry.time_ms)} {entry.text}: {entry.cause}") for entry in shown]
+    lanes = [kind for kind in KINDS if any(entry.kind == kind for entry in shown)]
+    return marks_axis(marks, lanes, start, end, "state changes over time, by kind")
