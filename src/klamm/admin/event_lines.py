@@ -53,14 +53,17 @@ def sentence(event: Event) -> str:
     """
     >>> sentence({"kind": "decision", "role": "controller", "broker": 2, "event": "controller-elected", "cause": "why"})
     'broker 2 (controller): controller-elected: why'
+    >>> sentence({"kind": "state-change", "role": "broker", "broker": 3, "topic": "t", "partition": 0, "from": "leader",
+    ...           "to": "follower", "leader": 1, "cause": "leader-and-isr from controller 2"})
+    'broker 3 (broker): t-0 leader -> follower, leader 1: leader-and-isr from controller 2'
     """
     who = f"broker {event.get('broker', '?')} ({event.get('role', '?')})"
     cause = f": {event['cause']}" if event.get("cause") else ""
     if event.get("kind") == "state-change":
         states = f"{event.get('from', '?')} -> {event.get('to', '?')}"
-        isr = ",".join(map(str, event.get("isr", ()))) or "none"
         leader = event.get("leader", -1)
         led = f"leader {leader}" if leader >= 0 else "no leader"
-        return f"{who}: {event.get('topic')}-{event.get('partition')} {states}, {led}, in sync {isr}{cause}"
+        in_sync = f", in sync {','.join(map(str, event['isr'])) or 'none'}" if "isr" in event else ""
+        return f"{who}: {event.get('topic')}-{event.get('partition')} {states}, {led}{in_sync}{cause}"
     detail = f" ({event['detail']})" if event.get("detail") else ""
     return f"{who}: {event.get('event', event.get('kind', '?'))}{cause}{detail}"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from klamm.cli import context_file
+from klamm.cli import completion, context_file
 from klamm.cli.context_file import PLAINTEXT, Context
 from klamm.cli.output import Json, clear_errors, fail, print_json, print_table
 
 context_app = typer.Typer(help="Name clusters and choose the one that commands talk to.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="Name of the context.")]
+Name = Annotated[str, typer.Argument(help="Name of the context.", autocompletion=completion.contexts)]
 
 
 @context_app.command("list")

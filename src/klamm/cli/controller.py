@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,8 +11,9 @@ import typer
 
 from klamm.admin.controller_history import notes, read_events, terms
 from klamm.admin.pending_deletions import waits_for
+from klamm.cli import completion
 from klamm.cli.client import connected
-from klamm.cli.event_files import EVENTS_FILE
+from klamm.cli.event_files import EventPaths, event_files
 from klamm.cli.output import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -64,20 +65,15 @@ def show(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, zookeeper: ZooKeeper = "", js
 
 @controller_app.command()
 def history(
-    events: Annotated[
-        list[Path],
-        typer.Argument(help=f"{EVENTS_FILE} files of the brokers, or directories that contain them.", exists=True),
-    ],
+    events: EventPaths = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     """List the terms of all controllers, with their causes, from the event files of the brokers.
 
-    Example: klamm controller history ./data
+    Example: klamm controller history
     """
-    files = list(_event_files(events))
-    if not files:
-        fail(f"no {EVENTS_FILE} in {', '.join(map(str, events))}")
-    found = [event for file in files for event in _events_of(file)]
+    found = [event for files in event_files(events, bootstrap) for file in files for event in _events_of(file)]
     told, noted = terms(found), notes(found)
     if json:
         print_json({"terms": [term._asdict() for term in told], "notes": [note._asdict() for note in noted]})
@@ -97,7 +93,10 @@ def history(
 
 @controller_app.command()
 def move(
-    broker: Annotated[int | None, typer.Argument(help="Broker id. The default is the first live candidate.")] = None,
+    broker: Annotated[
+        int | None,
+        typer.Argument(help="Broker id. The default is the first live candidate.", autocompletion=completion.brokers),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until the broker has taken over.", min=0.1)] = 15.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     zookeeper: ZooKeeper = "",
@@ -209,14 +208,6 @@ def ask(question: Coroutine[Any, Any, T]) -> T:
 
     with clear_errors():
         return asyncio.run(question)
-
-
-def _event_files(paths: list[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(path.rglob(f"{EVENTS_FILE}*"))  # also the rotated ones
-        else:
-            yield path
 
 
 def _events_of(file: Path) -> list[dict[str, Any]]:

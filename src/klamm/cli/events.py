@@ -7,25 +7,28 @@ import time
 from collections import deque
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Final
 
 import orjson
 import typer
 
 from klamm.admin.event_lines import Event, Selection, merged, sentence
-from klamm.cli.event_files import EVENTS_FILE, Tail, event_files, read
+from klamm.cli import completion
+from klamm.cli.event_files import EventPaths, Tail, event_files, read
+from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap
 from klamm.cli.times import milliseconds
 
 events_app = typer.Typer(help="Show what brokers and controllers did, and why.", no_args_is_help=True)
 
 LOOK_AGAIN: Final = 0.2
-Files = Annotated[
-    list[Path],
-    typer.Argument(help=f"{EVENTS_FILE} files of brokers, or directories that contain them.", exists=True),
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="Only of this topic; may be repeated.", autocompletion=completion.topics),
 ]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
-Brokers = Annotated[list[int] | None, typer.Option("--broker", help="Only of this broker; may be repeated.")]
+Brokers = Annotated[
+    list[int] | None,
+    typer.Option("--broker", help="Only of this broker; may be repeated.", autocompletion=completion.brokers),
+]
 Kinds = Annotated[
     list[str] | None,
     typer.Option("--kind", help="state-change, decision, or a decision such as controller-elected; may be repeated."),
@@ -35,11 +38,12 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object p
 
 @events_app.command()
 def merge(
-    files: Files,
+    files: EventPaths = None,
     topic: Topics = None,
     broker: Brokers = None,
     kind: Kinds = None,
     since: Annotated[str | None, typer.Option(help="Only from this time on: 2026-01-31T12:00, -90m, ...")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: JsonLines = False,
 ) -> None:
     """Print the events of several brokers in order of time.
@@ -47,27 +51,28 @@ def merge(
     Example: klamm events merge /data/kafka-1 /data/kafka-2 --topic orders --since -1h
     """
     selection = _selection(topic, broker, kind, since)
-    for event in merged([read(group) for group in event_files(files)]):
+    for event in merged([read(group) for group in event_files(files, bootstrap)]):
         if selection.takes(event):
             _print(event, json)
 
 
 @events_app.command()
 def tail(
-    files: Files,
+    files: EventPaths = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last events come first.")] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C.")] = False,
     topic: Topics = None,
     broker: Brokers = None,
     kind: Kinds = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: JsonLines = False,
 ) -> None:
     """Print the last events of several brokers in order of time, and follow them.
 
-    Example: klamm events tail /data --follow --kind decision
+    Example: klamm events tail --follow --kind decision
     """
     selection = _selection(topic, broker, kind, None)
-    groups = event_files(files)
+    groups = event_files(files, bootstrap)
     tails = [Tail(group[-1]) for group in groups]
     histories = [chain(read(group[:-1]), newest.news()) for group, newest in zip(groups, tails, strict=True)]
     last: deque[Event] = deque(maxlen=lines)

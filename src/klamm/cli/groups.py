@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klamm.admin.group_lag import Kind, PlannedReset, ResetTo, check_inactive, lags, plan_reset, total_lag
+from klamm.cli import completion
 from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, GroupName, Json, Yes, fail, joined, print_json, print_table
 from klamm.cli.times import milliseconds
@@ -80,7 +81,10 @@ def reset(
     name: GroupName,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="TOPIC or TOPIC:0,1; may be repeated. The default is everything that is committed."),
+        typer.Option(
+            help="TOPIC or TOPIC:0,1; may be repeated. The default is everything that is committed.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record of each log.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of each log.")] = False,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from klamm.cli import completion
 from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json
 from klamm.model.errors import ErrorCode
@@ -41,7 +42,7 @@ def elect(
             "--type", help="unclean elects any live replica of a partition that has no leader. Records may be lost."
         ),
     ],
-    topic: Annotated[str, typer.Option(help="Topic of the partition.")] = "",
+    topic: Annotated[str, typer.Option(help="Topic of the partition.", autocompletion=completion.topics)] = "",
     partition: Annotated[int | None, typer.Option(min=0, help="Number of the partition.")] = None,
     everywhere: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -90,6 +90,9 @@ def zookeeper(
     data: Annotated[
         Path | None, typer.Option(help="Directory for the journal, synced before each answer. Default: memory only.")
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep everything in memory, which is the default; excludes --data.")
+    ] = False,
     sync: Annotated[
         bool, typer.Option(help="Without sync, the journal survives a kill, but not a loss of power.")
     ] = True,
@@ -100,5 +103,7 @@ def zookeeper(
     """
     from klamm.server.run_zookeeper import run_zookeeper
 
+    if memory and data is not None:
+        raise typer.BadParameter("--memory keeps nothing: use it without --data")
     with clear_errors():
         run_zookeeper(port=port, data=data, sync=sync)

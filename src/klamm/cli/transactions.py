@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from klamm.cli import completion
 from klamm.cli.client import connected
 from klamm.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, print_json, print_table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 transactions_app = typer.Typer(
     help="List and describe transactions; find and end those that hang.", no_args_is_help=True
 )
-Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
+Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.", autocompletion=completion.topics)]
 
 
 @transactions_app.command("list")

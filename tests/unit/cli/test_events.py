@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from klamm.cli import event_files as module
 from klamm.cli.app import app
-from klamm.cli.event_files import Tail, event_files
+from klamm.cli.event_files import Tail, event_files, log_directories
+from klamm.model.errors import KlammError
 
 
 def event(time_ms: int, broker: int, **more: Any) -> str:
@@ -76,7 +81,7 @@ def test_a_tail_goes_on_after_a_torn_line_and_a_rotation(data: Path) -> None:
 
 def test_files_of_each_broker_oldest_first(data: Path) -> None:
     (data / "1" / "state-change.json.2").write_text(event(0, 1))
-    assert [[file.name for file in group] for group in event_files([data])] == [
+    assert [[file.name for file in group] for group in event_files([data], "unused:9092")] == [
         ["state-change.json.2", "state-change.json.1", "state-change.json"],
         ["state-change.json"],
     ]
@@ -85,3 +90,34 @@ def test_files_of_each_broker_oldest_first(data: Path) -> None:
 def test_no_events(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["events", "merge", str(tmp_path)])
     assert (result.exit_code, result.stderr) == (1, f"klamm: no state-change.json in {tmp_path}\n")
+
+
+def test_without_files_those_of_this_cluster_on_this_machine_count(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broker 1 is here; the directory of broker 2 belongs to another cluster; broker 3 is elsewhere, 4 is down."""
+    (data / "1" / "meta.properties").write_text("version=0\nbroker.id=1\ncluster.id=ours\n")
+    (data / "2" / "meta.properties").write_text("version=0\nbroker.id=2\ncluster.id=theirs\n")
+    directories = {1: f"{data}/1,{data}/none", 2: f"{data}/2", 3: "/nowhere", 4: None}
+
+    def run(answer: dict[Any, Any] | None) -> dict[Any, Any]:
+        if answer is None:
+            raise KlammError("no answer")
+        return answer
+
+    def settings(_: int, broker: str, keys: list[str]) -> dict[str, str | None] | None:
+        found = directories[int(broker)]
+        return None if found is None else dict.fromkeys(keys, found)
+
+    admin = SimpleNamespace(brokers=lambda: directories, describe_configs=settings)
+
+    @contextmanager
+    def connected(address: str) -> Iterator[Any]:
+        assert address == "here:9092"
+        yield SimpleNamespace(run=run, admin=admin, cluster=SimpleNamespace(cluster_id="ours"))
+
+    monkeypatch.setattr(module, "connected", connected)
+    assert log_directories("here:9092") == [data / "1"]
+    assert times("merge", "--bootstrap-server", "here:9092") == [1, 4, 6]
+    (data / "1" / "meta.properties").unlink()
+    result = CliRunner().invoke(app, ["events", "tail", "--bootstrap-server", "here:9092"])
+    assert result.exit_code == 1
+    assert "no broker of this cluster has its logs on this machine" in result.output

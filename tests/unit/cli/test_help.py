@@ -50,3 +50,18 @@ def test_every_command_has_an_example() -> None:
     leaves = [(path, command) for path, command in COMMANDS if not hasattr(command, "commands")]
     named = {path for path, command in leaves if path[0] not in ELSEWHERE and "Example: " not in command.help}
     assert not named
+
+
+COMPLETED = {"topic", "topics", "group", "broker", "context"}
+"""Parameters that name something of a cluster, or a context."""
+
+
+def test_names_are_completed() -> None:
+    leaves = [(path, command) for path, command in COMMANDS if path and path[0] not in ELSEWHERE]
+    silent = [
+        " ".join((*path, parameter.name))
+        for path, command in leaves
+        for parameter in command.params
+        if parameter.name in COMPLETED and parameter._custom_shell_complete is None
+    ]
+    assert not silent

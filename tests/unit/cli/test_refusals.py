@@ -112,3 +112,9 @@ def test_brokers_that_are_down_are_named(world: World) -> None:
     assert listed.stdout.splitlines()[-1] == "broker 9 is down and has 1 replica"
     held = CliRunner().invoke(app, ["brokers", "drain", "1"])
     assert (held.exit_code, held.stdout.splitlines()[-1]) == (1, "orders-0 stays: no other replica is in sync: ISR [1]")
+
+
+def test_a_zookeeper_in_memory_keeps_no_data(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["zookeeper", "--memory", "--data", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--memory keeps nothing" in result.output
