@@ -20,6 +20,7 @@ from klamm.model.setting_texts import reason_not_supported
 from klamm.model.settings import (
     INT_MAX,
     LONG_MAX,
+    LONG_MIN,
     ConfigType,
     Scope,
     boolean,
@@ -119,7 +120,7 @@ class BrokerConfig:
         aliases=[("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)],
         scope=CLUSTER,
     )
-    log_retention_bytes: int = integer("log.retention.bytes", -1, least=-1, scope=CLUSTER)
+    log_retention_bytes: int = integer("log.retention.bytes", -1, least=LONG_MIN, scope=CLUSTER)
     log_segment_delete_delay_ms: int = integer("log.segment.delete.delay.ms", 60_000, scope=CLUSTER)
     log_flush_interval_messages: int = integer("log.flush.interval.messages", LONG_MAX, least=1, scope=CLUSTER)
     log_flush_interval_ms: int = integer("log.flush.interval.ms", LONG_MAX, scope=CLUSTER)
@@ -455,7 +456,7 @@ class TopicConfig:
     min_insync_replicas: int = integer("min.insync.replicas", 1, least=1, most=INT_MAX)
     unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False)
     preallocate: bool = without_effect(boolean("preallocate", False), GROWING_FILES)
-    retention_bytes: int = integer("retention.bytes", -1)
+    retention_bytes: int = integer("retention.bytes", -1, least=LONG_MIN)
     retention_ms: int = integer("retention.ms", 168 * HOUR_MS, least=-1)
     segment_bytes: int = integer("segment.bytes", 1 << 30, least=14, most=INT_MAX)
     segment_index_bytes: int = integer("segment.index.bytes", 10 << 20, most=INT_MAX)

@@ -19,6 +19,7 @@ Parse = Callable[[str], Any]
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+LONG_MIN = -(2**63)
 
 
 class Scope(Enum):

@@ -4,12 +4,15 @@ import pytest
 
 from klamm.model.config import (
     BrokerConfig,
+    BrokerThrottles,
+    TopicConfig,
     read_broker_config,
     topic_config,
     topic_defaults,
     topic_keys_without_effect,
 )
 from klamm.model.errors import ConfigError, ErrorCode, KafkaError
+from klamm.model.settings import as_text, settings_of
 
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
 
@@ -101,6 +104,15 @@ def test_a_topic_overrides_the_broker() -> None:
     defaults = topic_defaults(BrokerConfig(log_segment_bytes=1000, min_insync_replicas=2))
     config = topic_config(defaults, {"retention.ms": "5"})
     assert (config.segment_bytes, config.min_insync_replicas, config.retention_ms) == (1000, 2, 5)
+
+
+@pytest.mark.parametrize("kind", [TopicConfig, BrokerConfig, BrokerThrottles])
+def test_every_default_may_be_written_back(kind: type) -> None:
+    """Clients of AlterConfigs describe a resource, change one key and write them all."""
+    for key, (name, setting) in settings_of(kind).items():
+        default = getattr(kind(), name)
+        written = as_text(default)
+        assert written is None or setting.read(written) == default, key
 
 
 @pytest.mark.parametrize("overrides", [{"no.such.key": "true"}, {"segment.bytes": "1"}, {"retention.ms": None}])
