@@ -336,6 +336,7 @@ async def test_a_deletion_that_cannot_be_made_safe_is_not_done(passes: bool) -> 
     again = (await logs.create_many([(A, TopicConfig(), True), (B, TopicConfig(), True)]))[A]
     assert isinstance(again, KafkaError)
     assert again.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (logs.get(A), logs.get(B) is None) == (None, passes), "the full directory has the fewest logs"
     disk.heal(home)
     assert await logs.settle_deletions() == (set() if passes else {A})
     await logs.close()
