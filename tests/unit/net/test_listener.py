@@ -511,3 +511,77 @@ async def test_instants_pass_within_a_turn_of_the_loop() -> None:
     clock = SystemClock()
     instants = {clock.instant() for _ in range(1000)}
     assert len(instants) > 500
+
+
+@on_both_loops
+async def test_a_request_with_a_defect_closes_its_connection_alone() -> None:
+    async def defective(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        if bytes(body) == b"bad":
+            raise ValueError("a defect")
+        return [body]
+
+    async with listener(defective).running() as server:
+        other, bad = client(server), client(server)
+        await other.connect()
+        await bad.connect()
+        before = bad.send(ApiKey.METADATA, 1, [b"good"])
+        with pytest.raises(ConnectionResetError):
+            await bad.request(ApiKey.METADATA, 1, [b"bad"], timeout=5)
+        assert bytes(await before) == b"good", "earlier answers still go out"
+        assert bytes(await other.request(ApiKey.METADATA, 1, [b"on"], timeout=5)) == b"on"
+        await bad.wait_lost()
+        while server.connection_count > 1:
+            await asyncio.sleep(0)
+        await other.close()
+
+
+@on_both_loops
+async def test_a_client_that_reads_late_gets_everything() -> None:
+    large = bytes(16 << 20)
+    handled = 0
+
+    async def answer(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        nonlocal handled
+        handled += 1
+        return [large if handled == 1 else b"end"]
+
+    async with listener(answer).running() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+        writer.write(frame(correlation_id=1) + frame(correlation_id=2))
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert handled == 1, "the next request waits until the answer is read"
+        assert await read_response(reader) == (1, large)
+        assert await read_response(reader) == (2, b"end")
+        writer.close()
+        await writer.wait_closed()
+
+
+@on_both_loops
+async def test_a_client_that_goes_while_it_waits_for_room_leaves_nothing() -> None:
+    budget = ByteBudget(10)
+    release = asyncio.Event()
+
+    async def hold(context: RequestContext, header: RequestHeader, body: memoryview) -> Sequence[Buffer]:
+        await release.wait()
+        return [body]
+
+    server = listener(hold)
+    server.request_budget = budget
+    async with server.running():
+        first, second = client(server), client(server)
+        await first.connect()
+        await second.connect()
+        held = first.send(ApiKey.METADATA, 1, [bytes(100)])
+        while budget.has_room:
+            await asyncio.sleep(0)
+        waiting = second.send(ApiKey.METADATA, 1, [bytes(100)])
+        await asyncio.sleep(0.05)
+        await second.close()
+        with pytest.raises(ConnectionError):
+            await waiting
+        release.set()
+        assert len(await held) == 100
+        while server.connection_count > 1 or budget.left != 10:
+            await asyncio.sleep(0)
+        await first.close()
