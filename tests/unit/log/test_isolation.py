@@ -358,3 +358,18 @@ async def test_a_log_that_is_set_aside_must_stay_there() -> None:
         await logs.set_aside(A)
     disk.before = None
     assert (logs.stray_count, home.failure is None) == (0, False)
+
+
+async def test_deletions_that_are_settled_at_once_leave_no_file_open() -> None:
+    disk = new_disk()
+    logs = await opened(disk)
+    before = disk._descriptors
+    for name in (A, B):
+        append(await created(logs, name=name), "v")
+        logs.delete(name)
+    assert disk._descriptors == before
+    assert await asyncio.gather(logs.settle_deletions(), logs.settle_deletions()) == [set(), set()]
+    disk.cut_power()
+    disk.restore_power()
+    again = await opened(disk)
+    assert (again.get(A), again.get(B)) == (None, None)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,6 +213,75 @@ async def test_a_log_that_is_deleted_during_its_recovery_stays_deleted() -> None
     await trying
     assert logs.get(A) is None
     assert disk._descriptors == opened_before, "its files are closed again"
+
+
+# --- creation and the end --------------------------------------------------------------------------------------------
+
+
+async def test_two_requests_create_one_log() -> None:
+    logs = await opened(new_disk())
+    wanted = [(A, TopicConfig(), True)]
+    first, second = await asyncio.gather(logs.create_many(wanted), logs.create_many(wanted))
+    assert first[A] is second[A] is logs.get(A)
+
+
+async def test_the_end_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, logs = await two_directories()
+    disk.job_seconds = 0.0
+    log = logs.get(A)
+    assert log is not None
+    may_write = asyncio.Event()
+    everywhere = logs._checkpoints.everywhere
+
+    async def slowly(collect: Any) -> None:
+        await may_write.wait()
+        await everywhere(collect)
+
+    monkeypatch.setattr(logs._checkpoints, "everywhere", slowly)
+    logs.flush_soon(log)
+    checkpoint = logs.checkpoint_high_watermarks()
+    closing = asyncio.create_task(logs.close())
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    may_write.set()
+    await closing
+    assert checkpoint.done()
+    logs.flush_soon(log)
+    logs.flush_within(log, 0)
+    assert not logs._flushes.is_busy(A)
+
+
+async def test_a_flush_under_way_at_the_end() -> None:
+    disk, logs = await two_directories()
+    disk.job_seconds = 0.0
+    log = logs.get(A)
+    assert log is not None
+    may_flush, flush = asyncio.Event(), log.flush
+
+    async def slowly() -> None:
+        await may_flush.wait()
+        await flush()
+
+    log.flush = slowly  # type: ignore[method-assign]
+    logs.flush_soon(log)
+    closing = asyncio.create_task(logs.close())
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    may_flush.set()
+    await closing
+
+
+async def test_the_clean_marker_comes_last() -> None:
+    disk, logs = await two_directories()
+    calls: list[tuple[str, str]] = []
+    disk.before = lambda operation, path: calls.append((operation, path))
+    await logs.close()
+    for path in TWO.log_dirs:
+        changes = [at.rpartition("/")[2] for what, at in calls if what in ("rename", "sync") and at.startswith(path)]
+        assert changes[-1] == ".kafka_cleanshutdown.tmp"
+        assert changes.index("recovery-point-offset-checkpoint.tmp") > changes.index(f"{0:020d}.log")
 
 
 # --- the real disk ---------------------------------------------------------------------------------------------------
