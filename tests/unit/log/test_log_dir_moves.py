@@ -257,3 +257,25 @@ async def test_the_log_start_advances_and_the_log_is_deleted_during_a_move(
         assert not await moving
         assert logs.get(T0) is None
         assert logs.directories.offline() == []
+
+
+async def test_checkpoints_and_timers_follow_a_move(disk: FileDisk, one: Path, two: Path) -> None:
+    """After a crash the offsets must be known where the log is, and nowhere else. A timer of the former log must not
+    keep the new one from being flushed in time."""
+    async with started(disk, one, two) as logs:
+        log = await create(logs, T0, TopicConfig(flush_ms=60_000))
+        for number in range(5):
+            append(log, f"{number}")
+        log.update_high_watermark(5)
+        log.advance_log_start(3)
+        source = Path(log.directory).parent
+        target = next(d for d in logs.directories if Path(d.path) != source)
+        assert await logs.dir_moves.move(T0, target)
+        for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            assert "t 0 " in Path(target.path, name).read_text()
+            assert "t 0 " not in (source / name).read_text()
+        assert "t 0 " not in (source / "log-start-offset-checkpoint").read_text()
+        now = logs.get(T0)
+        assert now is not None
+        append(now, "on")
+        assert logs._flushes._timers[T0]._args == (now,)  # type: ignore[attr-defined]
