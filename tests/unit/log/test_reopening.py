@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -162,3 +163,77 @@ async def test_a_disk_that_fills_up_between_a_marker_and_its_index_entry() -> No
         assert again.log_end_offset == 2
         assert again.aborted_transactions(0, 2) == [(7, 0)]
         assert again.last_stable_offset == 2
+
+
+async def test_what_the_next_opening_is_told() -> None:
+    """Segments that were not flushed are read again, whatever memory believed."""
+    disk = new_disk()
+    logs = await opened(disk, TopicConfig(segment_bytes=100))
+    log = await created(logs, TopicConfig(segment_bytes=100))
+    for number in range(4):
+        append(log, f"{number}" * 20)
+    log.update_high_watermark(3)
+    log.give_up(ValueError("memory and files disagree"))
+    (closed, attempts, _) = logs._reopening._closed[A]
+    assert (closed.recovery_point, closed.clean, closed.high_watermark, attempts) == (0, False, 3, 0)
+    disk.corrupt(f"/data/1/a-0/{1:020d}.log", 80)
+    await logs._reopening._try(closed, 1)
+    again = logs.get(A)
+    assert again is not None
+    assert read_all(again) == [0], "the damage ends the log"
+
+
+async def test_a_log_is_opened_again_after_its_flush_has_ended() -> None:
+    logs = await opened(new_disk())
+    log = await created(logs)
+    append(log, "v")
+    may_end = asyncio.Event()
+    logs._flushes._running[A] = asyncio.create_task(_wait(may_end))
+    log.give_up(ValueError("memory and files disagree"))
+    (closed, _, _) = logs._reopening._closed[A]
+    trying = asyncio.create_task(logs._reopening._try(closed, 1))
+    done, _ = await asyncio.wait([trying], timeout=0.1)
+    assert not done
+    may_end.set()
+    await trying
+    assert logs.get(A) is not None
+    del logs._flushes._running[A]
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def test_an_offline_partition_is_not_created_again() -> None:
+    broker = replace(BROKER, log_dirs=("/data/1", "/data/2"))
+    disk = new_disk(directories=broker.log_dirs)
+    logs = await opened(disk, broker=broker)
+    told: list[tuple[str, list[TopicPartition]]] = []
+    logs.on_offline = lambda path, names: told.append((path, names))
+    log = await created(logs)
+    log.give_up(ValueError("memory and files disagree"))
+    assert isinstance((await logs.create_many([(A, TopicConfig(), True)]))[A], KafkaError)
+    told.clear()
+    home = next(iter(logs.directories))
+    for _ in range(2):
+        logs.directory_failed(home, OSError(5, "Input/output error"))
+    assert told == [("/data/1", [A])], "once"
+    for is_new in (False, True):  # it may be in the directory that failed, unless it is new
+        found = (await logs.create_many([(B, TopicConfig(), is_new)]))[B]
+        assert isinstance(found, KafkaError) is not is_new
+
+
+async def test_no_checkpoint_is_written_before_all_logs_are_open() -> None:
+    """It would lose the others."""
+    disk = await with_two_logs()
+    before = disk.read("/data/1/replication-offset-checkpoint")
+    logs = LogManager(disk, SystemClock(), BROKER, random.Random(1))
+    logs.directories.lock()
+    loaded: list[bool] = []
+    directory = next(iter(logs.directories))
+    disk.before = lambda operation, path: loaded.append(directory.loaded) if "-0/" in path else None
+    await logs.load(lambda _: TopicConfig())
+    disk.before = None
+    assert loaded and not any(loaded) and directory.loaded
+    assert disk.read("/data/1/replication-offset-checkpoint") == before
+    await logs.close()
