@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from klamm.broker.purgatory import CHECKED_PER_TURN, Purgatory
 from klamm.model.ids import TopicPartition
 
@@ -65,3 +67,51 @@ async def test_very_many_waits_for_one_partition_end_in_several_turns() -> None:
         ended.append(sum(wait.done() for wait in waits))
     assert max(after - before for before, after in zip([0, *ended], ended, strict=False)) <= CHECKED_PER_TURN
     assert all([await wait for wait in waits])
+
+
+@pytest.mark.parametrize("changed", [[A], [B, A]])
+async def test_a_change_between_the_watch_and_the_wait_is_not_missed(changed: list[TopicPartition]) -> None:
+    purgatory = Purgatory()
+    watch = purgatory.watch([A, B])
+    for name in changed:
+        purgatory.check(name)
+    async with asyncio.timeout(5):
+        assert await watch.wait(lambda name: name == A, 60)
+    watch.close()
+
+
+async def test_without_time_to_wait_only_what_has_changed_counts() -> None:
+    purgatory = Purgatory()
+    watch = purgatory.watch([A])
+    assert not await watch.wait(lambda name: True, 0)
+    purgatory.check(A)
+    assert await watch.wait(lambda name: True, 0)
+    watch.close()
+
+
+async def test_a_closed_watch_is_forgotten() -> None:
+    purgatory = Purgatory()
+    watch, other = purgatory.watch([A, B]), purgatory.watch([A])
+    watch.remove([A, TopicPartition("never", 0)])
+    purgatory.check(A)
+    assert (watch.taken(), other.taken()) == ([], [A])
+    purgatory.check(B)
+    watch.close()
+    assert watch.taken() == []
+    other.close()
+    assert purgatory.by_partition == {}
+
+
+async def test_a_condition_that_fails_ends_its_own_wait() -> None:
+    def defective(name: TopicPartition) -> bool:
+        raise ValueError("a defect")
+
+    purgatory = Purgatory()
+    watch = purgatory.watch([A])
+    waiting = asyncio.create_task(watch.wait(defective, 60))
+    await asyncio.sleep(0)
+    purgatory.check(A)
+    with pytest.raises(ValueError, match="a defect"):
+        await asyncio.wait_for(waiting, 5)
+    watch.close()
+    assert len(purgatory) == 0
