@@ -69,6 +69,15 @@ async def test_one_of_two_batches_for_a_partition_is_refused(broker: WholeBroker
     assert stored(broker) == [b"small"]
 
 
+async def test_a_refusal_stays_a_refusal_when_the_other_batch_is_not_replicated(broker: WholeBroker) -> None:
+    await broker.lead(TP.topic, epoch=1, isr=2)
+    damaged = bytearray(batch(b"small"))
+    damaged[-1] ^= 1
+    entries = [(TP, bytes(damaged)), (TP, batch(b"small"))]
+    results = await broker.node.appends.append(entries, acks=-1, timeout_ms=1)
+    assert [result.error for result in results] == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.REQUEST_TIMED_OUT]
+
+
 class Staging:
     """Holds the staging of a large batch up."""
 

@@ -45,6 +45,25 @@ async def test_topics_and_brokers_as_told() -> None:
     assert cache.topics() == ["t"], "an update without partitions keeps them"
 
 
+async def test_broker_0_may_be_the_controller() -> None:
+    cache = MetadataCache()
+    await told(cache, BrokerId(0), [broker(0)], [])
+    assert cache.controller_id == 0
+
+
+@pytest.mark.parametrize("change", ["the topic", "another topic", "a broker"])
+async def test_what_was_encoded_is_forgotten_in_every_version_when_it_changes(change: str) -> None:
+    cache = MetadataCache()
+    await told(cache, BrokerId(1), [broker(1)], [("t", [(0, led_by(1))]), ("other", [(0, led_by(1))])])
+    for version in (7, 8, 9):
+        cache.encoded(version, "CLIENT")["t"] = b"as it was"
+    brokers = [broker(1), broker(2)] if change == "a broker" else [broker(1)]
+    topic = {"the topic": "t", "another topic": "other"}.get(change)
+    await told(cache, BrokerId(1), brokers, [(topic, [(0, led_by(2))])] if topic else [])
+    kept = [cache.encoded(version, "CLIENT").get("t") for version in (7, 8, 9)]
+    assert kept == [b"as it was" if change == "another topic" else None] * 3
+
+
 @pytest.mark.case("MDC-04")
 async def test_a_reader_keeps_what_it_read() -> None:
     cache = MetadataCache()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from klamm.broker import reads, resting_partitions
+from klamm.broker.fetch_sessions import FINAL_EPOCH
 from klamm.broker.follower_session import FollowerSession
 from klamm.broker.resting_partitions import VISITED_AFTER_S, RestingPartitions
 from klamm.model.control import Sender
@@ -248,6 +249,24 @@ async def test_a_session_that_ends_leaves_nothing_behind(leader: FollowedLeader)
     assert len(leader.one.replicas.waiting_fetches.by_partition) == len(NAMES)
     leader.wanted.clear()
     await leader.fetch()
+    assert leader.one.replicas.waiting_fetches.by_partition == {}
+
+
+async def test_a_session_that_the_follower_closes_leaves_nothing_behind(leader: FollowedLeader) -> None:
+    """Else the follower would be credited with rounds that it no longer makes."""
+    await leader.settle()
+    asked = leader.session.next(list(leader.wanted.values()))
+    body = encode_follower_request(
+        replica_id=FOLLOWER,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1_000,
+        partitions=(),
+        forgotten=(),
+        session_id=asked.session_id,
+        session_epoch=FINAL_EPOCH,
+    )
+    await leader.one.handle(INTERNAL, RequestHeader(ApiKey.FETCH, 11, 1, "follower"), memoryview(b"".join(body)))
     assert leader.one.replicas.waiting_fetches.by_partition == {}
 
 
