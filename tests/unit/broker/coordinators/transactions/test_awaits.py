@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from klamm.model.config import BrokerConfig
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import LeaderEpoch, ProducerId, TopicPartition
 
-from .coordinating import Coordinating
+from .coordinating import Coordinating, state_partition
 
 A = TopicPartition("orders", 0)
 EMPTY = Transaction(
@@ -91,3 +92,19 @@ async def test_a_later_end_of_the_same_id_replaces_the_former(world: Coordinatin
     await world.told({A: 1})
     await world.settled(lambda: 6 in written)
     assert (written, ends[0].is_over) == ([6], True)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_markers_of_a_former_coordination_complete_nothing(world: Coordinating, comes_back: bool) -> None:
+    """The next coordinator sends its own: it may have decided the next transaction already."""
+    await world.told({A: 3})  # no such broker, so the markers wait
+    world.put(replace(TIMED_OUT, state=TransactionState.PREPARE_COMMIT))
+    await world.lead(epoch=5)
+    end, _ = world.markers._open[state_partition("tx").partition]["tx"]
+    world.resign(epoch=6)
+    if comes_back:
+        await world.lead(epoch=7)
+    world.coordinator._markers_written(end)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.log.written == []
