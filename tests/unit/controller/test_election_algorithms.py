@@ -1,12 +1,11 @@
-"""The four election rules on examples, and the offline rule against a naive version on random input."""
+"""The four election rules on examples, and against naive versions on all inputs of up to three brokers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations, permutations, product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from klamm.controller.decisions.election_algorithms import (
     Elected,
@@ -77,21 +76,50 @@ def test_controlled_shutdown() -> None:
     assert isinstance(elect_for_controlled_shutdown(ids(2, 4), ids(2), ids(2, 4), ids(2)), NoLeader)
 
 
-brokers = st.lists(st.integers(0, 5), unique=True, max_size=5)
+ORDERS = [ids(*order) for size in range(4) for order in permutations(range(3), size)]
+"""All assignments and ISRs of up to three brokers."""
+SETS = [ids(*some) for size in range(4) for some in combinations(range(3), size)]
 
 
-@given(brokers, brokers, brokers, st.booleans())
-def test_offline_against_the_definition(
-    assigned: Sequence[int], isr: Sequence[int], live: Sequence[int], unclean: bool
-) -> None:
-    result = elect_offline(ids(*assigned), ids(*isr), ids(*live), UncleanElection(unclean))
-    clean = [b for b in assigned if b in live and b in isr]
-    dirty = [b for b in assigned if b in live]
-    isr_lives = any(b in live for b in isr)
-    if clean:
-        assert result == Elected(BrokerId(clean[0]), ids(*(b for b in isr if b in live)))
-    elif unclean and dirty and not isr_lives:
-        assert result == Elected(BrokerId(dirty[0]), ids(dirty[0]), unclean=True)
-    else:
-        assert isinstance(result, NoLeader)
+def first(brokers: Sequence[BrokerId]) -> BrokerId | None:
+    return brokers[0] if brokers else None
+
+
+def elected(result: Elected | NoLeader) -> tuple[BrokerId | None, tuple[BrokerId, ...], bool]:
+    if isinstance(result, NoLeader):
         assert result.reason
+        return None, (), False
+    return result
+
+
+@pytest.mark.parametrize("unclean", UncleanElection)
+def test_offline_against_the_definition(unclean: UncleanElection) -> None:
+    for assigned, isr, live in product(ORDERS, ORDERS, SETS):
+        leader, new_isr, is_unclean = elected(elect_offline(assigned, isr, live, unclean))
+        clean = [b for b in assigned if b in live and b in isr]
+        may_lose = unclean is UNCLEAN and not any(b in live for b in isr)
+        dirty = [b for b in assigned if b in live] if may_lose else []
+        assert leader == (first(clean) if clean else first(dirty)), (assigned, isr, live)
+        if clean:
+            assert (new_isr, is_unclean) == (tuple(b for b in isr if b in live), False)
+        elif dirty:
+            assert (new_isr, is_unclean) == ((leader,), True)
+
+
+def test_the_clean_elections_against_their_definitions() -> None:
+    for assigned, isr, live in product(ORDERS, ORDERS, SETS):
+        fit = [b for b in assigned if b in live and b in isr]
+        leader, new_isr, is_unclean = elected(elect_for_reassignment(assigned, isr, live))
+        assert (leader, is_unclean) == (first(fit), False), (assigned, isr, live)
+        assert leader is None or new_isr == isr
+        leader, new_isr, is_unclean = elected(elect_preferred(assigned, isr, live))
+        assert (leader, is_unclean) == (first([b for b in assigned[:1] if b in fit]), False), (assigned, isr, live)
+        assert leader is None or new_isr == isr
+
+
+def test_controlled_shutdown_against_the_definition() -> None:
+    for assigned, isr, live, leaving in product(ORDERS, ORDERS, SETS, SETS):
+        leader, new_isr, is_unclean = elected(elect_for_controlled_shutdown(assigned, isr, live, leaving))
+        fit = [b for b in assigned if b in live and b in isr and b not in leaving]
+        assert (leader, is_unclean) == (first(fit), False), (assigned, isr, live, leaving)
+        assert leader is None or new_isr == tuple(b for b in isr if b not in leaving)
