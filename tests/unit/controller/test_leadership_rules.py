@@ -114,7 +114,7 @@ def test_a_replica_that_goes_offline(leader: int, isr: tuple[int, ...], expected
     [
         (2, (4, 1, 2, 3), LIVE, (2, (4, 1, 2, 3), (1, 2, 3))),  # it stays, and with it the whole ISR
         (2, (2, 9), LIVE, (2, (2,), (1, 2, 3))),  # 9 is no replica any more
-        (4, (4, 1, 2), LIVE, (1, (4, 1, 2), (1, 2, 3))),
+        (4, (4, 1, 2), (*LIVE, 4), (1, (4, 1, 2), (1, 2, 3))),  # it lives, but is no target
         (4, (4, 2), LIVE, (2, (4, 2), (1, 2, 3))),  # the first target is not in the ISR
         (4, (4,), LIVE, "refuse"),
         (2, (1, 2), (1, 3), (1, (1, 2), (1, 2, 3))),  # the leader is a target, but dead
