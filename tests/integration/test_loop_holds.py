@@ -789,23 +789,34 @@ async def test_coordinators_with_much_to_do(
     table.judge(capsys)
 
 
-async def test_many_connections_wait_for_one_partition(
+async def test_many_connections_wait(
     wide: Wide, scaled: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An append ends the fetches of all who wait for it."""
+    """An append ends the fetches of all that wait for it. Then they wait again, and their process dies."""
     table, count = Table(wide), scaled(100, 1_000)
     await lead_everything(wide)
-    name, header = wide.names[0], RequestHeader(ApiKey.FETCH, 11, 1, "test")
-    body = b"".join(fetch([name], max_wait_ms=60_000))
-    fetches = [
-        asyncio.create_task(wide.node.handle(CLIENT._replace(connection=ClientConnection()), header, memoryview(body)))
-        for _ in range(count)
-    ]
-    while len(wide.node.replicas.waiting_fetches) < count:
-        await asyncio.sleep(0)
-    wide.holds.reset()
+    names, header = wide.names[:50], RequestHeader(ApiKey.FETCH, 11, 1, "test")
+
+    async def waiting(names: Sequence[TopicPartition], offset: int) -> tuple[list[ClientConnection], list[Any]]:
+        body = b"".join(fetch(names, offset=offset, max_wait_ms=60_000))
+        clients = [ClientConnection() for _ in range(count)]
+        fetches = [
+            asyncio.create_task(wide.node.handle(CLIENT._replace(connection=client), header, memoryview(body)))
+            for client in clients
+        ]
+        while len(wide.node.replicas.waiting_fetches) < count:
+            await asyncio.sleep(0)
+        wide.holds.reset()
+        return clients, fetches
+
+    _, fetches = await waiting(names[:1], 0)
     append = RequestHeader(ApiKey.PRODUCE, 8, 1, "test")
-    await wide.node.handle(CLIENT, append, memoryview(b"".join(produce([name], 100))))
+    await wide.node.handle(CLIENT, append, memoryview(b"".join(produce(names[:1], 100))))
     await asyncio.gather(*fetches)
     await table.took("Produce, and the fetches that wait for it", f"{count} connections")
+    clients, fetches = await waiting(names[1:], 0)
+    for client in clients:
+        client.gone()
+    await asyncio.gather(*fetches)
+    await table.took("clients that wait disconnect", f"{count} connections")
     table.judge(capsys)

@@ -5,7 +5,7 @@ role) calls `check` for it. A watch without a waiter only remembers which partit
 takes several turns of the loop misses nothing, and a reader that comes again asks only for what changed (`taken`).
 Once it waits, its condition is tested for each change in the same step, and the waiting coroutine runs in the next turn
 of the loop, without a timer or a poll in between. That chain bounds the latency of acks=all (design D6). If hundreds
-wait for one partition, they take several turns.
+wait for one partition, or end without success together, they take several turns.
 
 The order is: watch, test once more, start the timer. Otherwise a change between the caller's own test and the watch
 would be lost.
@@ -14,6 +14,7 @@ would be lost.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -21,6 +22,8 @@ from klamm.model.ids import TopicPartition
 from klamm.model.requests import ClientConnection
 
 CHECKED_PER_TURN: Final = 200
+EXPIRED_PER_TURN: Final = 50
+"""A fetch that ends without success reads all its partitions once more."""
 
 Condition = Callable[[TopicPartition], bool]
 """True when the wait is over. The argument is the partition that changed."""
@@ -93,8 +96,8 @@ class Watch:
         self._done = done
         self._condition = condition
         self._purgatory.waiting += 1
-        timer = loop.call_later(timeout, _expire, done)
-        forget_client = client.when_gone(lambda: _expire(done)) if client is not None else None
+        timer = loop.call_later(timeout, self._purgatory.expire, done)
+        forget_client = client.when_gone(lambda: self._purgatory.expire(done)) if client is not None else None
         try:
             return await done
         finally:
@@ -109,6 +112,8 @@ class Purgatory:
     def __init__(self) -> None:
         self.by_partition: dict[TopicPartition, dict[Watcher, None]] = {}
         self.waiting = 0
+        self._expired: deque[asyncio.Future[bool]] = deque()
+        """Waits that are over without success, and that were not told yet."""
 
     def __len__(self) -> int:
         """How many requests wait."""
@@ -157,7 +162,17 @@ class Purgatory:
         if len(watches) > CHECKED_PER_TURN:
             asyncio.get_running_loop().call_soon(self._check, key, watches[CHECKED_PER_TURN:])
 
+    def expire(self, done: asyncio.Future[bool]) -> None:
+        """The time is over, or the client has disconnected. When a process with a thousand consumers ends, all of them
+        disconnect at once."""
+        self._expired.append(done)
+        if len(self._expired) == 1:
+            asyncio.get_running_loop().call_soon(self._expire_some)
 
-def _expire(done: asyncio.Future[bool]) -> None:
-    if not done.done():
-        done.set_result(False)
+    def _expire_some(self) -> None:
+        for _ in range(min(EXPIRED_PER_TURN, len(self._expired))):
+            done = self._expired.popleft()
+            if not done.done():
+                done.set_result(False)
+        if self._expired:
+            asyncio.get_running_loop().call_soon(self._expire_some)

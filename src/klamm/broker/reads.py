@@ -128,6 +128,8 @@ class Reads:
                 results = []  # a waiting fetch holds no bytes
                 room.release()
                 await watch.wait(wait.is_over, query.max_wait_ms / 1000, client)
+                if client is not None and client.is_gone:
+                    return []
                 all_entries = [*entries, *woken.entries]
                 results = await in_slices(self._read_all(query, all_entries, room.reserve(), record=False))
         finally:

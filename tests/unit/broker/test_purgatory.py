@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
-from klamm.broker.purgatory import CHECKED_PER_TURN, Purgatory
+from klamm.broker.purgatory import CHECKED_PER_TURN, EXPIRED_PER_TURN, Purgatory
 from klamm.model.ids import TopicPartition
+from klamm.model.requests import ClientConnection
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -115,3 +117,20 @@ async def test_a_condition_that_fails_ends_its_own_wait() -> None:
         await asyncio.wait_for(waiting, 5)
     watch.close()
     assert len(purgatory) == 0
+
+
+async def test_clients_that_disconnect_together_end_in_several_turns() -> None:
+    purgatory = Purgatory()
+    clients = [ClientConnection() for _ in range(2 * EXPIRED_PER_TURN + 1)]
+    waits = [asyncio.create_task(purgatory.wait([A], lambda changed: changed is not None, 1e6, c)) for c in clients]
+    last = asyncio.create_task(purgatory.wait([B], lambda changed: changed is not None, 1e6, clients[-1]))
+    await asyncio.sleep(0)
+    for client in clients:
+        client.gone()
+    purgatory.check(B)  # what succeeds before its turn has succeeded
+    ended = [0]
+    while len(purgatory):
+        await asyncio.sleep(0)
+        ended.append(sum(wait.done() for wait in waits))
+    assert max(after - before for before, after in pairwise(ended)) == EXPIRED_PER_TURN
+    assert not any([await wait for wait in waits]) and await last

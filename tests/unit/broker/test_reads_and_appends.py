@@ -19,6 +19,7 @@ from klamm.model.control import MetadataUpdate, Sender, StopOrder
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.partition import Assignment
+from klamm.model.requests import ClientConnection
 from klamm.wire.fetch import FetchPartition
 
 from .conftest import FakeLog
@@ -190,6 +191,14 @@ async def test_fetch_waits_for_its_minimum(leader: Leader) -> None:
     await leader.appends.append([(B, b"z")], acks=1, timeout_ms=0)
     assert [len(r.records) for r in await fetch] == [2, 2]
     assert leader.reads.replication_bytes_out == 4
+
+
+async def test_nothing_is_read_for_a_client_that_has_disconnected(leader: Leader) -> None:
+    client, consumer = ClientConnection(), FetchQuery(11, BrokerId(-1), 60_000, 2, 1000)
+    fetch = asyncio.create_task(leader.reads.fetch(consumer, [FetchPartition(A, 0, 100)], client))
+    await turns()
+    client.gone()
+    assert await fetch == []
 
 
 async def test_waiting_fetch_hears_of_a_new_epoch(leader: Leader) -> None:
