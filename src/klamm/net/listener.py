@@ -33,6 +33,8 @@ from klamm.wire.server_connection import ReceivedRequest, RequestHeader, ServerC
 logger = logging.getLogger(__name__)
 
 IDLE_SWEEP_SECONDS_MIN: Final = 0.05
+CLOSED_PER_SWEEP: Final = 100
+"""Connections that began together are idle together."""
 
 Handler = Callable[[RequestContext, RequestHeader, memoryview], Awaitable[Sequence[Buffer] | None]]
 """Returns the chunks of a response body, or None for no response at all (Produce with acks=0)."""
@@ -152,9 +154,10 @@ class Listener:
         assert self._idle_seconds is not None
         loop = asyncio.get_running_loop()
         now, self._idle_sweep = loop.time(), None
-        oldest = now
+        oldest, closed = now, 0
         for connection in list(self._connections):
-            if now - connection.last_active >= self._idle_seconds:
+            if closed < CLOSED_PER_SWEEP and now - connection.last_active >= self._idle_seconds:
+                closed += 1
                 connection.close(f"idle for {now - connection.last_active:.1f} s")
             else:
                 oldest = min(oldest, connection.last_active)

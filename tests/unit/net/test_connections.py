@@ -13,7 +13,7 @@ import uvloop
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.net.connections import Admission, ConnectionLimits
-from klamm.net.listener import Listener
+from klamm.net.listener import CLOSED_PER_SWEEP, Listener
 from klamm.net.network import AsyncioNetwork
 from klamm.telemetry.metrics import MetricsRegistry
 from klamm.telemetry.prometheus import exposition
@@ -158,6 +158,24 @@ async def answers_the_next_one_when_another_leaves() -> None:
         waiting[1].close()
         for _, writer in (inside, waiting):
             await writer.wait_closed()
+
+
+async def test_connections_that_are_idle_together_are_closed_in_several_sweeps() -> None:
+    """Each of a thousand is a line in the log and a system call."""
+    server, closed = listener(idle_seconds=1.5), []
+
+    class Silent:
+        last_active = -10.0
+
+        def close(self, reason: str) -> None:
+            closed.append(reason)
+
+    for _ in range(CLOSED_PER_SWEEP + 1):
+        server._connections[Silent()] = None  # type: ignore[index]
+    server._close_idle()
+    assert len(closed) == CLOSED_PER_SWEEP
+    assert server._idle_sweep is not None and server._idle_sweep.when() < asyncio.get_running_loop().time() + 0.1
+    server._idle_sweep.cancel()
 
 
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
