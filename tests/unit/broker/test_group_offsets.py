@@ -22,6 +22,7 @@ from klamm.broker.coordinators.groups.records import (
     decode_offset,
     encode_offset_key,
 )
+from klamm.broker.handlers.services import Services
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import ProducerId, TopicPartition
 from klamm.wire.apis import ApiKey
@@ -439,6 +440,25 @@ async def test_an_offset_whose_tombstone_cannot_be_written_stays_until_it_can(c:
     c.node.replicas.may_acknowledge = lambda: True  # type: ignore[method-assign]
     await pass_ms(3 * MINUTE_MS)
     assert c.group() is None
+
+
+@pytest.mark.parametrize("names", [(), (O0, O1, P0)])
+@coordinator()
+async def test_a_fetch_asks_once_for_each_topic(
+    c: GroupNode, monkeypatch: pytest.MonkeyPatch, names: tuple[TopicPartition, ...]
+) -> None:
+    """A frame has room for millions of partitions of one topic."""
+    await c.commit({O0: 1, O1: 2, P0: 3})
+    asked: list[str] = []
+    may = Services.may
+
+    def counted(services: Services, context: Any, operation: Any, topic: str) -> bool:
+        asked.append(topic)
+        return may(services, context, operation, topic)
+
+    monkeypatch.setattr(Services, "may", counted)
+    assert await c.offsets(*names) == {O0: 1, O1: 2, P0: 3}
+    assert sorted(asked) == ["orders", "payments"]
 
 
 @coordinator()

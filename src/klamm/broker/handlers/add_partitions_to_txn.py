@@ -5,6 +5,7 @@ All or nothing: if one partition is refused here, the others get OPERATION_NOT_A
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from klamm.broker.handlers.services import Services
@@ -44,13 +45,10 @@ async def handle(services: Services, context: RequestContext, version: int, requ
 async def _refused(
     services: Services, context: RequestContext, names: list[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    allowed = {
-        topic: topic not in INTERNAL_TOPICS and services.may(context, Operation.WRITE, topic)
-        for topic in {name.topic for name in names}
-    }
+    may_write = cache(lambda topic: topic not in INTERNAL_TOPICS and services.may(context, Operation.WRITE, topic))
     refused = {}
     async for name in each(names):
-        if not allowed[name.topic]:
+        if not may_write(name.topic):
             refused[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name not in services.metadata:
             refused[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

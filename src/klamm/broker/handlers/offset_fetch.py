@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from klamm.broker.coordinators.groups.records import Offset
@@ -33,13 +35,14 @@ async def handle(services: Services, context: RequestContext, version: int, requ
             raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if asked is None:
             found = services.groups.commits.fetch(request.group_id, None, require_stable=request.require_stable)
-            visible = {name.topic: services.may(context, Operation.DESCRIBE, name.topic) for name in found}
-            return await _answer({name: result for name, result in found.items() if visible[name.topic]})
+            may_see = _visible_topics(services, context)
+            return await _answer({name: result async for name, result in each(found.items()) if may_see(name.topic)})
         return await _answer(await _fetch(services, context, version, request, asked))
     except KafkaError as error:
         if version >= VERSION_TOP_ERROR:
             return _RESPONSE(error_code=error.code, topics=[])
-        return await _answer(dict.fromkeys(asked or (), (NO_OFFSET, error.code)))
+        refused = (NO_OFFSET, error.code)
+        return await _answer({name: refused async for name in each(asked or ())})
 
 
 async def _asked(request: Any) -> list[TopicPartition] | None:
@@ -52,8 +55,8 @@ async def _asked(request: Any) -> list[TopicPartition] | None:
 async def _fetch(
     services: Services, context: RequestContext, version: int, request: Any, asked: list[TopicPartition]
 ) -> Fetched:
-    allowed = {name.topic: services.may(context, Operation.DESCRIBE, name.topic) for name in asked}
-    wanted = [name for name in asked if allowed[name.topic]]
+    may_see = _visible_topics(services, context)
+    wanted = [name async for name in each(asked) if may_see(name.topic)]
     if version == VERSION_ZOOKEEPER:
         found = await services.old_offsets.fetch(request.group_id, wanted, services.metadata)
     else:
@@ -65,6 +68,11 @@ async def _fetch(
             found |= services.groups.commits.fetch(request.group_id, some, require_stable=request.require_stable)
     refused = (NO_OFFSET, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return {name: found.get(name, refused) async for name in each(asked)}
+
+
+def _visible_topics(services: Services, context: RequestContext) -> Callable[[str], bool]:
+    """Each topic is asked for once."""
+    return cache(lambda topic: services.may(context, Operation.DESCRIBE, topic))
 
 
 async def _answer(found: Fetched) -> Any:
