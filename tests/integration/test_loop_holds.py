@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from klamm.broker.broker import BrokerNode
-from klamm.broker.handlers.dispatch import DATA_HANDLERS, MESSAGE_HANDLERS, served
+from klamm.broker.handlers.dispatch import DATA_HANDLERS, ENTRIES_MAX, MESSAGE_HANDLERS, served
 from klamm.broker.handlers.slices import in_slices
 from klamm.broker.metrics import LOGS_MAX
 from klamm.log.disk import FileDisk
@@ -371,6 +371,7 @@ async def test_no_api_holds_the_loop(wide: Wide, capsys: pytest.CaptureFixture[s
 
     entry_bytes = 28
     many = wide.frame_bytes // entry_bytes
+    often = names[:1] * min(many, ENTRIES_MAX - 1)
     unknown = [TopicPartition("nowhere", n) for n in range(min(many, 200_000))]
     await measure("Produce, all partitions", ApiKey.PRODUCE, 8, produce(names, 1_000))
     await measure("Produce, large batches", ApiKey.PRODUCE, 8, produce(names[: wide.frame_bytes >> 20], 1_000_000))
@@ -381,13 +382,13 @@ async def test_no_api_holds_the_loop(wide: Wide, capsys: pytest.CaptureFixture[s
     await measure("Fetch, unknown partitions", ApiKey.FETCH, 11, fetch(unknown))
     await measure("ListOffsets, latest", ApiKey.LIST_OFFSETS, 5, list_offsets(names, -1))
     await measure("ListOffsets, by time", ApiKey.LIST_OFFSETS, 5, list_offsets(names, 0))
-    await measure("ListOffsets, one often", ApiKey.LIST_OFFSETS, 5, list_offsets(names[:1] * (many * 7 // 4), -1))
+    await measure("ListOffsets, one often", ApiKey.LIST_OFFSETS, 5, list_offsets(often, -1))
     await measure("OffsetForLeaderEpoch", ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, epochs(names))
-    await measure("OffsetForLeaderEpoch, wide", ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, epochs(names[:1] * many * 2))
+    await measure("OffsetForLeaderEpoch, wide", ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, epochs(often))
     everything = [encode_request(request_class(ApiKey.METADATA)(topics=None, allow_auto_topic_creation=False), 8)]
     await measure("Metadata, all topics", ApiKey.METADATA, 8, everything)
     await measure("Metadata, again", ApiKey.METADATA, 8, everything)
-    strange = [f"nowhere-{n}" for n in range(wide.frame_bytes // 16)]
+    strange = [f"nowhere-{n}" for n in range(min(wide.frame_bytes // 16, ENTRIES_MAX))]
     unheard_of = named_topics(ApiKey.METADATA, 8, strange, allow_auto_topic_creation=False)
     await measure("Metadata, unknown topics", ApiKey.METADATA, 8, unheard_of)
     log_dirs = request_class(ApiKey.DESCRIBE_LOG_DIRS)
@@ -696,7 +697,7 @@ async def test_coordinators_with_much_to_do(
     await table.took("EndTxn and its markers", f"{len(wide.names)} partitions")
 
     # The same id, and the same producers, are asked for very often.
-    often = wide.frame_bytes // 8
+    often = min(wide.frame_bytes // 8, ENTRIES_MAX - 1)
     filters = {"state_filters": [], "producer_id_filters": list(range(often)), "duration_filter": -1}
     await table.measure("ListTransactions, many filters", *request(ApiKey.LIST_TRANSACTIONS, 1, **filters))
     same = request(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["tx-0"] * often)

@@ -1,4 +1,5 @@
-"""The widest request of any API, made from its table: one list of it repeats an entry until the frame is full."""
+"""The widest request of any API, made from its table: one list of it repeats an entry until the frame is full, or until
+it has as many entries as a client may send."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from klamm.broker.handlers.dispatch import ENTRIES_MAX
 from klamm.wire.apis import APIS, ApiKey
 from klamm.wire.messages import encode_request, request_class
 from klamm.wire.schema import Field
@@ -48,10 +50,11 @@ def widest(key: ApiKey, frame_bytes: int, value: Value) -> Iterator[tuple[str, i
     cls = request_class(key)
     paths = list(lists_of(cls, version))
     for path in paths:
-        has_inner = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
-        for others in (1, 0) if has_inner else (1,):
+        inner = sum(len(other) > len(path) and other[: len(path)] == path for other in paths)
+        for others in (1, 0) if inner else (1,):
             made = partial(entry, cls, version, 0, path, value=value, others=others)
             sizes = [len(encode_request(made(count=count), version)) for count in (100, 200)]
             each = max((sizes[1] - sizes[0]) // 100, 1)
             name = ".".join(path) + ("" if others else ", empty")
-            yield name, version, encode_request(made(count=frame_bytes // each), version)
+            most = ENTRIES_MAX // (1 + others * inner) - len(paths)
+            yield name, version, encode_request(made(count=min(frame_bytes // each, most)), version)

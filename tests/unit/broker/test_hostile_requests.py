@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from klamm.net.clock import SystemClock
 from klamm.security.quotas import ClientQuotas
 from klamm.wire.apis import ApiKey
 from klamm.wire.errors import CloseConnection, ProtocolError
-from klamm.wire.messages import decode_response, encode_request, request_class
+from klamm.wire.messages import decode_response, encode_request, request_class, response_class
 from klamm.wire.server_connection import RequestHeader
 
 CLIENT = RequestContext(ANONYMOUS, "CLIENT", "test", "127.0.0.1:1", False)
@@ -115,3 +116,36 @@ async def test_a_failure_that_no_answer_can_tell_closes_the_connection(monkeypat
         await ask(monkeypatch, ZeroDivisionError("ours"), None)
     with pytest.raises(ProtocolError):
         await ask(monkeypatch, ProtocolError("theirs"), ["a"])
+
+
+@pytest.mark.parametrize("privileged", [False, True])
+async def test_a_request_with_too_many_entries_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, privileged: bool
+) -> None:
+    """A frame has room for millions. Brokers are trusted."""
+    monkeypatch.setattr(dispatch, "ENTRIES_MAX", 10_000)
+    handled: list[int] = []
+    response = response_class(ApiKey.OFFSET_FETCH)
+
+    async def handler(_services: Any, _context: Any, _version: int, request: Any) -> Any:
+        handled.append(sum(len(topic.partition_indexes) for topic in request.topics))
+        return response(topics=[])
+
+    monkeypatch.setitem(dispatch.MESSAGE_HANDLERS, ApiKey.OFFSET_FETCH, handler)
+    services: Any = SimpleNamespace(config=SimpleNamespace(shares_listener_with_clients=False))
+    dispatcher = dispatch.Dispatcher(services, ClientQuotas(SystemClock()))
+    cls = request_class(ApiKey.OFFSET_FETCH)
+
+    async def ask(topics: int) -> None:
+        named = [cls.OffsetFetchRequestTopic(name=f"{n}", partition_indexes=list(range(1_000))) for n in range(topics)]
+        body = encode_request(cls(group_id="group", topics=named), 7)
+        context = CLIENT._replace(privileged=privileged)
+        await dispatcher(context, RequestHeader(ApiKey.OFFSET_FETCH, 7, 1, "test"), memoryview(body))
+
+    await ask(9)
+    if privileged:
+        await ask(10)
+    else:
+        with pytest.raises(ProtocolError, match="OFFSET_FETCH with more than 10000 entries"):
+            await ask(10)  # with those of the topics
+    assert handled == [9_000, 10_000][: 1 + privileged]

@@ -87,6 +87,10 @@ from klamm.wire.server_connection import RequestHeader
 LARGE_BYTES: Final = 32 << 10
 """The codec needs up to ten milliseconds for a request of this size and its response, which may be larger."""
 
+ENTRIES_MAX: Final = 500_000
+"""In the lists of a client's request. No honest one has as many, but 16 MB have room for millions, and whatever a
+handler collects of them is freed in one step."""
+
 WIDE_ENTRIES: Final = 1_000
 """A small request may have a wide response, such as a list of all groups. To encode so many takes milliseconds."""
 
@@ -163,6 +167,12 @@ WITHOUT_THROTTLE_TIME: Final = CONTROL_APIS | {
 """Brokers are never throttled, and the responses about SASL have no field for it."""
 
 
+def _decode_large(key: ApiKey, version: int, body: memoryview) -> tuple[Any, bool]:
+    """The request, and whether it has too many entries."""
+    request = decode_request(key, version, body)
+    return request, is_wide(request, ENTRIES_MAX)
+
+
 def served() -> list[Api]:
     """What this broker advertises, in order of keys: exactly what has a handler."""
     keys = {ApiKey.API_VERSIONS, *MESSAGE_HANDLERS, *DATA_HANDLERS, *CONTROL_HANDLERS}
@@ -233,8 +243,10 @@ class Dispatcher:
     async def _handle_large(
         self, context: RequestContext, key: ApiKey, version: int, body: memoryview
     ) -> Sequence[Buffer] | None:
-        request = await self._pool(partial(decode_request, key, version, body))
+        request, has_too_many = await self._pool(partial(_decode_large, key, version, body))
         try:
+            if has_too_many and not context.privileged:
+                raise ProtocolError(f"{key.name} with more than {ENTRIES_MAX} entries")
             response, seconds = await self._timed(MESSAGE_HANDLERS[key](self._services, context, version, request))
         finally:
             await in_slices(freed(request))
