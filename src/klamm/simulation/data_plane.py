@@ -9,6 +9,7 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.broker.isr import NEVER
 from klamm.log.log import Log
 from klamm.model.errors import ZNodeError
 from klamm.model.ids import BrokerId, TopicPartition
@@ -259,12 +260,21 @@ class DataPlane:
             require("S1", isr_has_it(replicas, history.isr))
 
     def _is_known(self, history: PartitionHistory, leader: Replica, replicas: Sequence[Replica]) -> Problem:
+        leader_host = self._process(leader.broker).host
+
+        def may_follow(broker: BrokerId, moment: float, event: float) -> bool:
+            """Whether the event came after the follower sent the fetch that was counted at that moment. It may have
+            waited behind another fetch of its connection, or on the way to a host that was stalled."""
+            network, host = self._cluster.network, self._process(broker).host
+            arrived = min(moment, network.last_delivery(host, leader_host))
+            return event >= arrived or network.stalled_until(host, leader_host) >= event > NEVER
+
         def began_after(broker: BrokerId, moment: float) -> bool:
-            return self._process(broker).began_at >= moment
+            return may_follow(broker, moment, self._process(broker).began_at)
 
         def forgot_after(broker: BrokerId, moment: float) -> bool:
             """With flush.messages=1 a follower tells only what it has flushed."""
-            return not history.is_flushed and self._process(broker).lost_power_at >= moment
+            return not history.is_flushed and may_follow(broker, moment, self._process(broker).lost_power_at)
 
         return is_known(leader, replicas, began_after, forgot_after)
 
