@@ -69,6 +69,12 @@ async def test_one_of_two_batches_for_a_partition_is_refused(broker: WholeBroker
     assert stored(broker) == [b"small"]
 
 
+async def test_a_costly_batch_for_a_partition_that_is_not_here(broker: WholeBroker) -> None:
+    entries = [(TopicPartition("unknown", 0), batch(COSTLY))]
+    (result,) = await broker.node.appends.append(entries, acks=1, timeout_ms=1_000)
+    assert result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 async def test_a_refusal_stays_a_refusal_when_the_other_batch_is_not_replicated(broker: WholeBroker) -> None:
     await broker.lead(TP.topic, epoch=1, isr=2)
     damaged = bytearray(batch(b"small"))

@@ -252,6 +252,13 @@ async def test_a_session_that_ends_leaves_nothing_behind(leader: FollowedLeader)
     assert leader.one.replicas.waiting_fetches.by_partition == {}
 
 
+async def test_a_partition_that_the_follower_drops_does_not_rest_any_more(leader: FollowedLeader) -> None:
+    await leader.settle()
+    del leader.wanted[FIRST]
+    await leader.fetch()
+    assert sorted(leader.one.replicas.waiting_fetches.by_partition) == NAMES[1:]
+
+
 async def test_a_session_that_the_follower_closes_leaves_nothing_behind(leader: FollowedLeader) -> None:
     """Else the follower would be credited with rounds that it no longer makes."""
     await leader.settle()
