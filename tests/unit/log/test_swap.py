@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +17,15 @@ from klamm.log.compaction.cleaning import Cleaning, plan_cleaning
 from klamm.log.compaction.swap import SWAP_SUFFIX, Swap
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
+from klamm.log.recovery import load_log
 from klamm.model.config import TopicConfig
+from klamm.model.errors import KafkaError
 from klamm.model.ports import DiskFile
+from klamm.simulation.disk import SimulatedDisk
 from klamm.wire.records import ControlType
 
-from .conftest import Workbench
+from .conftest import PARTITION, Owner, SetClock, Workbench
+from .simulated import new_disk
 from .test_compaction import batches, contents, end_transaction, put, seal
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=60)
@@ -192,3 +198,61 @@ def test_a_truncation_finishes_the_swap_first(bench: Workbench, tmp_path: Path) 
     assert not list(bench.directory.glob("*.swap")) + list(bench.directory.glob("*.cleaned"))
     log.finish_swap()  # the cleaner calls it later and finds nothing to do
     assert contents(log) == contents(again)
+
+
+def opened_on(disk: SimulatedDisk, recovery_point: int, *, clean: bool) -> Log:
+    clock = SetClock()
+    loaded = load_log(
+        disk,
+        "/data/1/t-0",
+        CONFIG,
+        log_start_offset=0,
+        recovery_point=recovery_point,
+        clean=clean,
+        now_ms=clock.wall_ms(),
+    )
+    return Log(disk, clock, random.Random(1), PARTITION, CONFIG, loaded, Owner())
+
+
+def latest(log: Log) -> dict[str, str]:
+    return {key: value for _, key, value in contents(log)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_power_is_cut_at_every_change_of_a_cleaning(seed: int) -> None:
+    """Whatever of it reached the disk, the last record of each key is there, and the next start opens the log."""
+    cut_at, is_over = 0, False
+    while not is_over:
+        disk = new_disk(seed)
+        disk.make_directories("/data/1/t-0")
+        disk.sync_directory("/data/1")
+        bench = SimpleNamespace(open=lambda config, disk=disk: opened_on(disk, 0, clean=True))
+        log = written(bench)  # type: ignore[arg-type]
+        log.update_high_watermark(log.log_end_offset)
+        log.close()
+        log = opened_on(disk, log.log_end_offset, clean=True)
+        log.update_high_watermark(log.log_end_offset)
+        before, left = latest(log), cut_at
+
+        def cut(operation: str, _path: str, disk: SimulatedDisk = disk) -> None:
+            nonlocal left
+            if operation in ("rename", "remove", "sync", "sync_directory", "write", "truncate") and disk.has_power:
+                left -= 1
+                if left < 0:
+                    disk.cut_power()
+
+        disk.before = cut
+        with suppress(OSError, KafkaError):
+            steps_of(log, disk, SetClock().wall_ms())
+        disk.before = None
+        is_over = disk.has_power
+        if is_over:
+            disk.cut_power()
+        disk.restore_power()
+        again = opened_on(disk, log.log_end_offset, clean=False)
+        assert (again.log_end_offset, latest(again)) == (log.log_end_offset, before), cut_at
+        disk.cut_power()  # what the start finished must not be undone
+        disk.restore_power()
+        assert latest(opened_on(disk, log.log_end_offset, clean=False)) == before, cut_at
+        cut_at += 1
+    assert cut_at > 20
