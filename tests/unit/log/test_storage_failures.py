@@ -225,6 +225,30 @@ async def test_two_requests_create_one_log() -> None:
     assert first[A] is second[A] is logs.get(A)
 
 
+@pytest.mark.parametrize("at_work", ["flush", "cleaner"])
+async def test_a_new_log_waits_for_what_still_works_on_the_files_of_its_namesake(at_work: str) -> None:
+    """Both write by path: the epochs and snapshots of the former log must not come into the new one's directory."""
+    disk = new_disk()
+    disk.job_seconds = 0.0
+    logs = await opened(disk)
+    ended = asyncio.Event()
+    if at_work == "flush":
+        logs._flushes._running[A] = flush = asyncio.create_task(_until_set(ended))
+        flush.add_done_callback(lambda _: logs._flushes._running.pop(A))
+    else:
+        logs.cleaner._busy[A] = ended
+    creating = asyncio.create_task(logs.create_many([(A, TopicConfig(), True)]))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not disk.exists("/data/1/a-0")
+    ended.set()
+    assert isinstance((await creating)[A], Log)
+
+
+async def _until_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
 async def test_the_end_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, logs = await two_directories()
     disk.job_seconds = 0.0
