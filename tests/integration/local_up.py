@@ -37,7 +37,7 @@ class Up:
         return next(line.split()[1] for line in self.text.splitlines() if line.split()[:1] == [name])
 
     def child(self, part: str) -> int:
-        """The pid of the child whose command line contains `part`."""
+        """The pid of the process below it whose command line contains `part`."""
         (found,) = [pid for pid, command in self.children().items() if part in command]
         return found
 
@@ -45,7 +45,7 @@ class Up:
         return {pid for pid, command in self.children().items() if "/server.properties" in command}
 
     def children(self) -> dict[int, str]:
-        return processes(f"\nPPid:\t{self.process.pid}\n")
+        return descendants(self.process.pid)
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> float:
         """Send a signal and wait; return the seconds until the end."""
@@ -55,15 +55,17 @@ class Up:
         return time.monotonic() - began
 
 
-def processes(status: str) -> dict[int, str]:
-    """The command lines of all processes whose status contains this text."""
+def descendants(pid: int) -> dict[int, str]:
+    """The command lines of the children of a process and of theirs: brokers are children of the fork server."""
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            if status in (directory / "status").read_text():
+            if f"\nPPid:\t{pid}\n" in (directory / "status").read_text():
                 found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue  # it has ended
+    for child in list(found):
+        found |= descendants(child)
     return found
 
 

@@ -23,7 +23,7 @@ from klamm.testing import AsyncKlammCluster, ClusterError, KlammCluster, async_c
 from klamm.testing.waiting import wait_until
 from klamm.zookeeper.client import ZooKeeperClient
 
-from .local_up import is_running, processes
+from .local_up import descendants, is_running
 
 SUITE = """
 import os
@@ -96,8 +96,8 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
     wait_until(output.read_text, lambda: "ready" in output.read_text() or run.poll() is not None)
-    children = processes(f"\nPPid:\t{run.pid}\n")
-    assert len(children) == 4, output.read_text()
+    children = descendants(run.pid)
+    assert len(children) == 5, output.read_text()
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     wait_until("the end of its brokers", lambda: not any(map(is_running, children)))

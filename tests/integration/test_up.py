@@ -18,7 +18,7 @@ from pathlib import Path
 from klamm.testing import KlammCluster
 from klamm.testing.waiting import wait_until
 
-from .local_up import is_running, processes, running_up
+from .local_up import descendants, is_running, running_up
 
 MEMORY = ("--zookeeper", "memory", "--port", "0")
 
@@ -41,7 +41,7 @@ def test_again_and_again_on_the_same_data(tmp_path: Path) -> None:
         created = klamm("topics", "create", "orders", "--bootstrap-server", bootstrap)
         assert created.returncode == 0, created.stderr
         assert "already runs on this data, in process" in one_line(klamm("up", "--data", str(data)))
-        assert len(up.children()) == 5, "the second one started nothing"
+        assert len(up.children()) == 6, "the second one started nothing"
         up.stop()
         assert up.process.returncode == 0, up.text
         for broker in (1, 2, 3):
@@ -200,7 +200,7 @@ def test_a_terminal_gets_a_live_view(tmp_path: Path) -> None:
 
     try:
         wait_until(lambda: screen.decode(), lambda: shows("healthy", "controller   broker", "klamm chaos kill-leader"))
-        (broker,) = [pid for pid, line in processes(f"\nPPid:\t{up.pid}\n").items() if "broker-2/" in line]
+        (broker,) = [pid for pid, line in descendants(up.pid).items() if "broker-2/" in line]
         os.kill(broker, signal.SIGKILL)
         wait_until(lambda: screen.decode(), lambda: shows("broker 2 was killed by SIGKILL", "1 broker down: 2"))
         wait_until(lambda: screen.decode(), lambda: shows("broker 2 is back after"))

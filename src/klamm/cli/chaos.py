@@ -62,17 +62,20 @@ def _process_of(broker: int, host: str, port: int) -> int:
     if host not in LOCAL:
         fail(f"broker {broker} is at {host}:{port}, not on this machine")
     pid = listener_on(port)
-    if pid is None or not _is_child_of_up(pid):
+    if pid is None or not _runs_below_up(pid):
         fail(f"broker {broker} at {host}:{port} was not started by a klamm up of yours, so nothing would bring it back")
     return pid
 
 
-def _is_child_of_up(pid: int) -> bool:
-    try:
-        parent = next(
-            line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("PPid:")
-        )
-        arguments = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"up" in arguments and any(b"klamm" in argument for argument in arguments)
+def _runs_below_up(pid: int) -> bool:
+    """Whether an ancestor of the process is `klamm up`: its parent is the fork server."""
+    while pid > 1:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+            pid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        if b"up" in arguments and any(b"klamm" in argument for argument in arguments):
+            return True
+    return False

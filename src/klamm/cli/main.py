@@ -36,6 +36,11 @@ def main() -> None:
 
             run_zookeeper(**zookeeper_asked)
         else:
+            if sys.argv[1:2] == ["up"] and "--help" not in sys.argv:
+                from klamm.server import fork_server
+
+                fork_server.begin("broker", "http")  # it imports while this process imports Typer
+
             from klamm.cli.app import app
 
             app()

@@ -93,6 +93,10 @@ class KlammBroker(BrokerProcess):
     http_port = 0
     """A reserved port for /metrics. 0 means no HTTP listener."""
 
+    @property
+    def modules(self) -> Sequence[str]:
+        return ("broker", "http") if self.http_port else ("broker",)
+
     def command(self) -> Sequence[str]:
         return klamm_command("broker", str(self.properties_file))
 

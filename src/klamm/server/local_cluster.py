@@ -26,6 +26,7 @@ from klamm.zookeeper.server.embedded import available as embedded_available
 
 METADATA_VERSION: Final = 7
 REQUEST_TIMEOUT: Final = 20.0
+READY_POLL: Final = 0.01
 
 Properties = Mapping[str, str]
 OWN_DIRECTORY = "{directory}"
@@ -160,7 +161,7 @@ class LocalCluster:
         if wanted and wanted not in OWN_ZOOKEEPERS:
             self.zookeeper, self.zookeeper_kind = wanted, "yours"
             return
-        missing = embedded_available()
+        missing = "" if wanted == "memory" else embedded_available()
         if wanted == "embedded" and missing:
             raise ConfigError(f"{missing}, or use klamm's own with --zookeeper memory")
         if wanted == "memory" or missing:
@@ -184,20 +185,18 @@ class LocalCluster:
         try:
             async with asyncio.timeout(timeout):
                 while not await self._is_ready():
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(READY_POLL)
         except TimeoutError:
             logs = self._directory / "broker-*" / "broker.log"
             raise ServerNotStarted(f"the cluster was not ready after {timeout:.0f} s; see {logs}") from None
 
     async def _is_ready(self) -> bool:
         alive = {broker.id for broker in self.brokers.values() if broker.alive}
-        for broker_id in sorted(alive):
-            metadata = await self.metadata(broker_id, [])
-            if metadata is None or metadata.controller_id < 0:
-                return False
-            if {broker.node_id for broker in metadata.brokers} != alive:
-                return False
-        return True
+        views = await asyncio.gather(*(self.metadata(broker_id, []) for broker_id in alive))
+        return all(
+            view is not None and view.controller_id >= 0 and {broker.node_id for broker in view.brokers} == alive
+            for view in views
+        )
 
     async def metadata(self, broker_id: int, topics: list[str] | None = None) -> Any | None:
         """The Metadata answer of one broker, or None if it does not answer. `topics=None` asks for all topics."""
@@ -230,6 +229,10 @@ class OwnZooKeeper(ServerProcess):
         self._arguments = ["--data", str(journal)] if journal is not None else []
         if journal is not None and not sync:
             self._arguments.append("--no-sync")
+
+    @property
+    def modules(self) -> Sequence[str]:
+        return ("zookeeper",)
 
     def command(self) -> Sequence[str]:
         return klamm_command("zookeeper", "--port", str(self.port), *self._arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import encodings.idna  # noqa: F401 the first socket needs it, and a fork server has it at hand for all
 import logging
 import os
 import random

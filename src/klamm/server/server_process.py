@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from klamm.model.errors import KlammError
+from klamm.server import fork_server
 from klamm.zookeeper.server.child import Child, start_child
 
 READY: Final = re.compile(r"^\w+(?: \d+)? ready: (.*)$", re.MULTILINE)
 READY_TIMEOUT: Final = 60.0
-POLL: Final = 0.02
+POLL: Final = 0.005
 STOP_GRACE: Final = 40.0
 """Seconds for a controlled shutdown: three attempts, five seconds apart, and the flush of the logs."""
 
@@ -45,6 +46,15 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str]: ...
+
+    @property
+    def modules(self) -> Sequence[str]:
+        """What a fork server imports for the process, which it then starts. Without any, the process is executed."""
+        return ()
+
+    @property
+    def _is_forked(self) -> bool:
+        return fork_server.CAN_FORK and bool(self.modules)
 
     @property
     def pid(self) -> int:
@@ -74,6 +84,9 @@ class ServerProcess(ABC):
 
     async def start(self, timeout: float = READY_TIMEOUT) -> str:
         """Start and wait; return what its ready line says."""
+        if self._is_forked:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(fork_server.prepare, self.modules, self.log)
         self.launch()
         return await self.wait_ready(timeout)
 
@@ -84,7 +97,8 @@ class ServerProcess(ABC):
         self._log_bytes_before = self.log.stat().st_size if self.log.exists() else 0
         self._paused = False
         self._has_said_ready = False
-        self._child = start_child(self.command(), log_path=self.log, cwd=self.log.parent)
+        start = fork_server.start_forked if self._is_forked else start_child
+        self._child = start(self.command(), log_path=self.log, cwd=self.log.parent)
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> str:
         """Poll the log, because a file has no event to await. The end of the process ends the wait at once."""

@@ -14,6 +14,7 @@ failed test ends with the logs of its brokers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,10 +56,20 @@ def klamm_session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def _cluster(tmp_path_factory: pytest.TempPathFactory, shape: dict[str, Any]) -> Iterator[KlammCluster]:
-    from klamm.testing.cluster import running_cluster  # imported late, because the plugin loads in every pytest run
+    from klamm.server import fork_server  # imported late, because the plugin loads in every pytest run
+
+    fork_server.begin("broker")
+    from klamm.testing.cluster import running_cluster
 
     with running_cluster(tmp_path_factory.mktemp("klamm"), **shape) as cluster:
         yield cluster
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """No process stays, not even for the moment until pytest has ended."""
+    if (fork_server := sys.modules.get("klamm.server.fork_server")) is not None:
+        fork_server.end()
 
 
 @pytest.hookimpl(hookwrapper=True)

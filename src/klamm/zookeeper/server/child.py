@@ -22,9 +22,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,10 +44,21 @@ if os.getppid() == int(sys.argv[1]):
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-children")
 
 
+class Process(Protocol):
+    """What a `Child` needs of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
 class Child:
     """A running process. It is not bound to an event loop: one loop may start it and another stop it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    def __init__(self, process: Process, log_path: Path) -> None:
         self._process = process
         self.log_path = log_path
 
@@ -105,7 +119,12 @@ def start_child(
     argv: Sequence[str], *, log_path: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Child:
     """Start `argv` and append its output to `log_path`. `env` is added to the environment of this process."""
-    return _forker.submit(_fork, list(argv), log_path, {**os.environ, **(env or {})}, cwd).result()
+    return in_forking_thread(lambda: _fork(list(argv), log_path, {**os.environ, **(env or {})}, cwd))
+
+
+def in_forking_thread(fork: Callable[[], T]) -> T:
+    """Call a function that forks, in the thread whose end is the end of this process."""
+    return _forker.submit(fork).result()
 
 
 def _fork(argv: list[str], log_path: Path, env: dict[str, str], cwd: Path | None) -> Child:
