@@ -21,17 +21,16 @@ import asyncio
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from klamm.bench.bytecode import bytecode_at_hand
 from klamm.bench.cluster import PARTITIONS_PER_TOPIC, new_topic, reset_cluster, write_cluster
 from klamm.bench.contenders import CONTROLLER_ID, Contender, KlammContender, kafka_contender
 from klamm.bench.operation_counts import CountingRelay
@@ -317,21 +316,6 @@ def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
     return {name: round(statistics.median(b) / statistics.median(a), 1) for name, (a, b) in pairs.items()}
 
 
-@contextmanager
-def _bytecode_at_hand() -> Iterator[None]:
-    """Let processes start with compiled byte code, like an installed klamm, whatever the environment says."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="klamm-bytecode-") as bytecode:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
-        try:
-            subprocess.run([sys.executable, "-c", "import klamm.cli.main, klamm.server.run_broker"], check=True)
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-
-
 def bench(
     *,
     partitions: int,
@@ -342,7 +326,7 @@ def bench(
     progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
     """Calls `progress` with a line after each phase, because a large run takes a quarter of an hour."""
-    with _bytecode_at_hand():
+    with bytecode_at_hand():
         try:
             return asyncio.run(
                 run(
