@@ -62,6 +62,7 @@ chromium:  ## install Debian's Chromium for the browser tests, as root on Debian
 
 jars: $(STAMP)  ## fetch the jars of Apache Kafka and Spark once, into ~/.cache/klamm or KLAMM_CACHE
 	@$(BIN)/python -m klamm.testing.kafka_jars
+	@$(BIN)/python -m klamm.testing.class_archive
 	@$(BIN)/python -m klamm.pipelines.jars --s3
 
 clients: $(STAMP)  ## install the clients of the matrix once, into the same cache: Python, Java, Go, Node.js, Debian

@@ -14,7 +14,7 @@ import pytest
 
 from klamm.cli.zookeeper_address import zookeeper_of
 from klamm.server.server_process import ServerNotStarted
-from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, run_tool
+from klamm.testing.apache_kafka import ApacheKafkaBroker, MixedCluster, class_archive, run_tool
 from klamm.zookeeper.server.child import port_is_taken, release_port, reserve_port
 from klamm.zookeeper.server.embedded import EmbeddedZooKeeper, ZooKeeperNotStarted, available, four_letter_word
 from klamm.zookeeper.server.embedded_ensemble import EmbeddedEnsemble
@@ -26,6 +26,8 @@ async def test_brokers_of_two_kafka_versions_form_one_cluster(zookeeper: Embedde
         ApacheKafkaBroker("3.9.1", 2, zookeeper.connect_string, tmp_path / "2"),
     ]
     async with MixedCluster(brokers).running() as cluster:
+        for broker in brokers:
+            assert str(class_archive(broker.version)) in Path(f"/proc/{broker.pid}/maps").read_text(), "make jars"
         assert await asyncio.to_thread(zookeeper_of, cluster.bootstrap, "") == zookeeper.connect_string
         bootstrap = ("--bootstrap-server", cluster.bootstrap)
         topic = ("--topic", "letters")

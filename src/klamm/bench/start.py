@@ -84,7 +84,8 @@ async def _apache_kafka(version: str, directory: Path) -> Figures:
     began = time.monotonic()
     async with EmbeddedZooKeeper(directory / "zookeeper", force_sync=False).running() as zookeeper:
         brokers = [
-            ApacheKafkaBroker(version, n, zookeeper.connect_string, directory / str(n)) for n in range(1, BROKERS + 1)
+            ApacheKafkaBroker(version, n, zookeeper.connect_string, directory / str(n), archived=False)
+            for n in range(1, BROKERS + 1)
         ]
         async with MixedCluster(brokers).running() as cluster:
             await _wait_until_ready([broker.address for broker in brokers])

@@ -10,6 +10,7 @@ A JVM broker writes server.log, controller.log and state-change.log into its dir
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from klamm.pipelines.class_archive import archive_options, java_build
 from klamm.server.broker_process import BrokerProcess
 from klamm.testing.kafka_jars import kafka_jars
 from klamm.zookeeper.server.child import dying_with_us
@@ -56,7 +58,7 @@ def _java(
     log_config: Path,
     main_class: str,
     arguments: Sequence[str],
-    flags: Sequence[str] = _JVM_FLAGS,
+    flags: Sequence[str],
 ) -> list[str]:
     return [
         "java",
@@ -67,6 +69,16 @@ def _java(
         main_class,
         *arguments,
     ]
+
+
+def class_archive(version: str) -> Path:
+    """The JVM of brokers and tools reads classes from this file, if `klamm.testing.class_archive` has made it."""
+    build = hashlib.sha256(java_build().encode()).hexdigest()[:16]
+    return kafka_jars(version).with_name(f"apache-kafka-{version}-{build}.jsa")
+
+
+def _quick_flags(version: str) -> tuple[str, ...]:
+    return (*_JVM_FLAGS, *archive_options(class_archive(version)).split())
 
 
 class ApacheKafkaBroker(BrokerProcess):
@@ -82,8 +94,11 @@ class ApacheKafkaBroker(BrokerProcess):
         inter_broker_protocol: str = "2.5",
         heap_mb: int = 256,
         properties: Mapping[str, str | int] | None = None,
+        archived: bool = True,
     ) -> None:
+        """With `archived`, it starts from the class archive, which a Kafka as shipped does not have."""
         super().__init__(broker_id, zookeeper, directory, properties)
+        self._archived = archived
         self.version = version
         self._inter_broker_protocol = inter_broker_protocol
         self._heap_mb = heap_mb
@@ -95,7 +110,8 @@ class ApacheKafkaBroker(BrokerProcess):
         )
         log_config = self.directory / "log4j.properties"
         log_config.write_text(_LOG_CONFIG.format(files="".join(files)))
-        return _java(self.version, self._heap_mb, log_config, "kafka.Kafka", [str(self.properties_file)])
+        flags = _quick_flags(self.version) if self._archived else _JVM_FLAGS
+        return _java(self.version, self._heap_mb, log_config, "kafka.Kafka", [str(self.properties_file)], flags)
 
     def last_words(self, output: str) -> str:
         return "\n".join(output.splitlines()[-15:])
@@ -134,7 +150,7 @@ async def run_tool(
     timeout: float = _TOOL_TIMEOUT,
     check: bool = True,
     heap_mb: int = 128,
-    flags: Sequence[str] = _JVM_FLAGS,
+    flags: Sequence[str] | None = None,
 ) -> ToolResult:
     """Run one of Kafka's main classes (kafka.admin.TopicCommand, kafka.tools.DumpLogSegments, ...) until it ends. A
     path of a Java source file works too.
@@ -142,11 +158,12 @@ async def run_tool(
     Some of them exit with code 0 even if they fail, so the caller must check the output. Use `check=False` for a tool
     that should fail.
     """
+    chosen = _quick_flags(version) if flags is None else flags
     with tempfile.TemporaryDirectory(prefix="klamm-tool-") as directory:
         log_config = Path(directory) / "log4j.properties"
         log_config.write_text(_TOOL_LOG_CONFIG)
         process = await asyncio.create_subprocess_exec(
-            *dying_with_us(_java(version, heap_mb, log_config, main_class, arguments, flags)),
+            *dying_with_us(_java(version, heap_mb, log_config, main_class, arguments, chosen)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
