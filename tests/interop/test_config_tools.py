@@ -44,6 +44,8 @@ DIFFERENT_DEFAULTS = {
 }
 """Kafka has null, and computes the value from other keys; its protocol version is its own."""
 NOT_CHANGED_AT_RUN_TIME = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
+QUOTA_RECORDS = 24
+"""Each has 10 kB. A quota of 20 kB/s lets about 200 kB pass at once; every further record waits for half a second."""
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +190,7 @@ async def test_quotas_are_set_by_tools_and_felt_by_clients(cluster: KlammCluster
 
     def produce(config: dict[str, Any]) -> None:
         producer = Producer(config)
-        for _ in range(30):
+        for _ in range(QUOTA_RECORDS):
             producer.produce("throttled", b"x" * 10_000, partition=0)
             producer.flush(30)
 
@@ -198,7 +200,7 @@ async def test_quotas_are_set_by_tools_and_felt_by_clients(cluster: KlammCluster
         )
         consumer.assign([TopicPartition("throttled", 0, 0)])
         found = 0
-        while found < 30:
+        while found < QUOTA_RECORDS:
             message = consumer.poll(30)
             assert message is not None, f"{found} records"
             assert message.error() is None
