@@ -23,8 +23,20 @@ from typing import Any, Final
 from klamm.model.errors import KlammError
 from klamm.zookeeper.server.child import Child, in_forking_thread
 
-CAN_FORK: Final = sys.platform == "linux"
-"""Elsewhere a fork without exec is not safe, even in a process with one thread: system libraries start threads."""
+
+def can_fork() -> bool:
+    """Only on Linux: elsewhere a fork without exec is not safe, even in a process with one thread, because system
+    libraries start threads. And only where pidfds exist: not before Linux 5.3, nor in a sandbox that forbids them."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+CAN_FORK: Final = can_fork()
 COMMAND_LINE_MAX: Final = 1024
 """Bytes for the command lines of forked processes, as `ps` shows them."""
 
