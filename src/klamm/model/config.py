@@ -27,6 +27,7 @@ from klamm.model.settings import (
     choice,
     integer,
     keys_without_effect,
+    matching,
     number,
     password,
     read_settings,
@@ -418,6 +419,11 @@ def _suggestion(key: str) -> str:
     return f": did you mean {similar[0]}?" if similar else ""
 
 
+VERSION_OF_KAFKA: Final = r"(0\.8\.[0-2]|0\.9\.0|0\.10\.[0-2]|0\.11\.0|1\.[01]|2\.[0-8]|3\.[0-9])(\.\d+)*(-IV\d+)?"
+THROTTLED_REPLICA: Final = r"\*|\d+:\d+"
+"""Every replica, or one as PARTITION:BROKER."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerThrottles:
     """Keys that only /config/brokers/<id> has: no file and no default for all brokers (KIP-73, KIP-113)."""
@@ -448,7 +454,8 @@ class TopicConfig:
         boolean("message.downconversion.enable", True), NO_DOWN_CONVERSION
     )
     message_format_version: str = without_effect(
-        text("message.format.version", "2.6"), "batches are always stored in format 2, which Kafka has since 0.11"
+        matching("message.format.version", "2.6", VERSION_OF_KAFKA, "a version of Kafka, such as 2.5"),
+        "batches are always stored in format 2, which Kafka has since 0.11",
     )
     message_timestamp_difference_max_ms: int = integer("message.timestamp.difference.max.ms", LONG_MAX)
     message_timestamp_type: str = choice("message.timestamp.type", "CreateTime", TIMESTAMP_TYPES)
@@ -462,8 +469,12 @@ class TopicConfig:
     segment_index_bytes: int = integer("segment.index.bytes", 10 << 20, most=INT_MAX)
     segment_jitter_ms: int = integer("segment.jitter.ms", 0)
     segment_ms: int = integer("segment.ms", 168 * HOUR_MS, least=1)
-    leader_replication_throttled_replicas: tuple[str, ...] = words("leader.replication.throttled.replicas", ())
-    follower_replication_throttled_replicas: tuple[str, ...] = words("follower.replication.throttled.replicas", ())
+    leader_replication_throttled_replicas: tuple[str, ...] = words(
+        "leader.replication.throttled.replicas", (), pattern=THROTTLED_REPLICA
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = words(
+        "follower.replication.throttled.replicas", (), pattern=THROTTLED_REPLICA
+    )
 
 
 TOPIC_DEFAULTS_FROM_BROKER: Final = {

@@ -7,6 +7,7 @@ DescribeConfigs and docs/configuration.md show the same declarations.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cache
@@ -99,6 +100,13 @@ def _field(setting: Setting, default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 
+def _plain(digits: str) -> str:
+    """Python reads 1_000 as a number, Kafka does not."""
+    if "_" in digits:
+        raise ValueError
+    return digits
+
+
 def integer(
     key: str,
     default: int,
@@ -112,7 +120,7 @@ def integer(
     """`kind` is the type that Kafka declares, where the range does not tell it."""
 
     def parse(raw: str) -> int:
-        value = int(raw)
+        value = int(_plain(raw))
         if not least <= value <= most:
             raise ValueError
         return value
@@ -124,7 +132,7 @@ def integer(
 
 def number(key: str, default: float, *, least: float = 0.0, most: float = 1.0, scope: Scope = Scope.READ_ONLY) -> Any:
     def parse(raw: str) -> float:
-        value = float(raw)
+        value = float(_plain(raw))
         if not least <= value <= most:
             raise ValueError
         return value
@@ -147,6 +155,15 @@ def text(key: str, default: str | None) -> Any:
     return _field(Setting(key, ConfigType.STRING, lambda raw: raw, "any text"), default)
 
 
+def matching(key: str, default: str, pattern: str, what: str) -> Any:
+    def parse(raw: str) -> str:
+        if not re.fullmatch(pattern, raw):
+            raise ValueError
+        return raw
+
+    return _field(Setting(key, ConfigType.STRING, parse, f"it must be {what}"), default)
+
+
 def password(key: str, default: str) -> Any:
     """No answer and no log shows its value."""
     return _field(Setting(key, ConfigType.PASSWORD, lambda raw: raw, "any text"), default)
@@ -166,14 +183,16 @@ def words(
     default: tuple[str, ...],
     *,
     allowed: Sequence[str] = (),
+    pattern: str = ".*",
     type: ConfigType = ConfigType.LIST,
     scope: Scope = Scope.READ_ONLY,
 ) -> Any:
-    """`type` is STRING where Kafka declares a comma-separated text."""
+    """Each word is one of `allowed`, if given, and has the `pattern`. `type` is STRING where Kafka declares a
+    comma-separated text."""
 
     def parse(raw: str) -> tuple[str, ...]:
         values = tuple(part.strip() for part in raw.split(",") if part.strip())
-        if allowed and any(value not in allowed for value in values):
+        if any((allowed and value not in allowed) or not re.fullmatch(pattern, value) for value in values):
             raise ValueError
         return values
 

@@ -115,6 +115,25 @@ def test_every_default_may_be_written_back(kind: type) -> None:
         assert written is None or setting.read(written) == default, key
 
 
+@pytest.mark.parametrize(
+    ("key", "taken", "refused"),
+    [
+        ("retention.bytes", ["-2", "+7", " 5 "], ["1_000", "1.5", "1e2", str(2**63)]),
+        ("min.cleanable.dirty.ratio", ["0", "1e-2"], ["0_1", "1.5", "-1"]),
+        ("message.format.version", ["0.10.0.0", "0.9.0", "2.5-IV0", "2.4.1", "3.9"], ["", "1.5", "0.5", "100", "gzip"]),
+        ("leader.replication.throttled.replicas", ["", "*", "0:1", "0:1, 1:2"], ["1", "0-1", "none", "0:1,x"]),
+        ("follower.replication.throttled.replicas", ["", "*", "0:1", "0:1, 1:2"], ["1", "0-1", "none", "0:1,x"]),
+    ],
+)
+def test_values_that_apache_kafka_takes_and_refuses(key: str, taken: list[str], refused: list[str]) -> None:
+    _, setting = settings_of(TopicConfig)[key]
+    for value in taken:
+        setting.read(value)
+    for value in refused:
+        with pytest.raises(ConfigError):
+            setting.read(value)
+
+
 @pytest.mark.parametrize("overrides", [{"no.such.key": "true"}, {"segment.bytes": "1"}, {"retention.ms": None}])
 def test_bad_topic_settings_are_refused_with_kafkas_code(overrides: dict[str, str | None]) -> None:
     with pytest.raises(KafkaError) as refused:
