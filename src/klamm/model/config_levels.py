@@ -184,7 +184,8 @@ def usable_overrides(found: Overrides, *, for_one_broker: bool) -> tuple[dict[st
 
 
 def check_broker_overrides(current: ConfigLevels, overrides: Overrides, *, for_one_broker: bool) -> None:
-    """Whether these may become the overrides of this broker, or of all brokers. Raises INVALID_CONFIG."""
+    """Whether these may become the overrides of this broker, or of all brokers. Raises INVALID_REQUEST: in Kafka only
+    topics and loggers have INVALID_CONFIG."""
     for key in overrides:
         _check_changeable(key, for_one_broker=for_one_broker)
     try:
@@ -193,13 +194,13 @@ def check_broker_overrides(current: ConfigLevels, overrides: Overrides, *, for_o
         else:
             wanted = levels_of(current.file, overrides, {})
     except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
     for key in RESIZED_BY_TWO:
         name, _ = _BROKER[key]
         before, after = getattr(current.config, name), getattr(wanted.config, name)
         if key in overrides and not before / 2 <= after <= before * 2:
             reason = f"{key}={after} is not valid: one change may at most double or halve the current {before}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, reason)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _check_changeable(key: str, *, for_one_broker: bool) -> Setting:
@@ -212,4 +213,4 @@ def _check_changeable(key: str, *, for_one_broker: bool) -> Setting:
         reason = f"{key} can be set for one broker, not for all brokers"
     else:
         return setting
-    raise KafkaError(ErrorCode.INVALID_CONFIG, reason)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, reason)

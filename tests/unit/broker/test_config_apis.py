@@ -244,9 +244,9 @@ async def test_two_writers_keep_each_others_keys(orders: OneBroker, monkeypatch:
         ("1", "log.retention.ms", "5", 0),
         ("", "log.retention.ms", "5", 0),
         ("1", "leader.replication.throttled.rate", "5", 0),
-        ("", "leader.replication.throttled.rate", "5", ErrorCode.INVALID_CONFIG),
-        ("1", "num.partitions", "5", ErrorCode.INVALID_CONFIG),
-        ("1", "log.segment.bytes", "1", ErrorCode.INVALID_CONFIG),
+        ("", "leader.replication.throttled.rate", "5", ErrorCode.INVALID_REQUEST),
+        ("1", "num.partitions", "5", ErrorCode.INVALID_REQUEST),
+        ("1", "log.segment.bytes", "1", ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_brokers(orders: OneBroker, name: str, key: str, value: str, code: int) -> None:

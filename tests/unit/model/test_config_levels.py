@@ -115,7 +115,7 @@ def test_throttles_are_listed_when_they_are_set() -> None:
 def test_changes_that_are_refused(overrides: dict[str, str], for_one_broker: bool, says: str) -> None:
     with pytest.raises(KafkaError, match=says) as refused:
         check_broker_overrides(levels(), overrides, for_one_broker=for_one_broker)
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_changes_that_are_allowed() -> None:
