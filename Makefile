@@ -65,7 +65,7 @@ jars: $(STAMP)  ## fetch the jars of Apache Kafka and Spark once, into ~/.cache/
 	@$(BIN)/python -m klamm.testing.class_archive
 	@$(BIN)/python -m klamm.pipelines.jars --s3
 
-clients: $(STAMP)  ## install the clients of the matrix once, into the same cache: Python, Java, Go, Node.js, Debian
+clients: $(STAMP)  ## install the clients of the matrix once, into the same cache: Python, Java, Go, Node.js, C, Debian
 	@$(BIN)/python scripts/clients.py
 
 bench: $(STAMP)  ## measure controller and ZooKeeper client on an idle machine

@@ -29,6 +29,9 @@ JAVA_CLIENTS: Final = ("0.10.2.2", "1.0.2", "2.5.1", "3.9.1")
 STREAMS: Final = ("2.5.1", "3.9.1")
 CONNECT: Final = "3.9.1"
 SUITES_OF_KAFKA_PYTHON: Final = ("2.2.15", "3.0.12")
+SUITE_OF_LIBRDKAFKA: Final = "2.12.0"
+PACKAGE_WITH_LIBRDKAFKA: Final = "node-rdkafka@3.6.1"
+"""librdkafka itself is in no registry, but this package of npm has all of its sources."""
 KCAT_PACKAGES: Final = ("kcat", "librdkafka1", "libyajl2")
 DONE: Final = ".done"
 
@@ -104,6 +107,25 @@ def javascript() -> Path:
         _run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel", "error"], cwd=directory)
 
     return _built("javascript", sources, build)
+
+
+def librdkafka_tests() -> Path:
+    """The program that runs librdkafka's own tests."""
+
+    def build(directory: Path) -> None:
+        _run(["npm", "pack", "--silent", PACKAGE_WITH_LIBRDKAFKA], cwd=directory)
+        (archive,) = directory.glob("*.tgz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(directory, filter="data")
+        sources = directory / "package" / "deps" / "librdkafka"
+        _run([sources / "configure", "--disable-gssapi", "--disable-curl", "--disable-optimization"], cwd=sources)
+        for part, target in (("src", "librdkafka.a"), ("src-cpp", "librdkafka++.a"), ("tests", "test-runner")):
+            _run(["make", "-j2", "-C", sources / part, target])
+        shutil.copy(sources / "tests" / "test-runner", directory)
+        shutil.rmtree(directory / "package")
+        archive.unlink()
+
+    return _built(f"librdkafka-tests-{SUITE_OF_LIBRDKAFKA}", [], build) / "test-runner"
 
 
 def java(version: str) -> str:
@@ -225,7 +247,7 @@ def main() -> int:
         *(lambda version=version: kafka_python_sources(version) for version in SUITES_OF_KAFKA_PYTHON),
         *(lambda version=version: java(version) for version in JAVA_CLIENTS),
         *(lambda version=version: streams(version) for version in STREAMS),
-        *(connect, go, javascript, kcat),
+        *(connect, go, javascript, kcat, librdkafka_tests),
     ]
     missing = []
     for install in wanted:

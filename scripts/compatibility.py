@@ -35,7 +35,8 @@ with a file source in transactions, and standalone; file sinks), Spark's connect
 console tools and ConsumerGroupCommand, and fetching from a replica in the client's rack (KIP-392) with Java 3.9.1.
 
 The clients' own integration tests pass: franz-go's all that apply to a broker without SASL and the protocols of
-Kafka 4, kafka-python's {suites} all but those for ACLs, SASL, TLS and listeners that change at run time.
+Kafka 4, kafka-python's {suites} all but those for ACLs, SASL, TLS and listeners that change at run time,
+librdkafka's {librdkafka} all but those for ACLs, SASL and TLS, and those that need tools besides a broker.
 `tests/interop/test_client_suites.py` lists each exception with its reason.
 
 Not served: down-conversion for consumers older than 0.11, listeners that change at run time (AlterConfigs refuses
@@ -49,6 +50,10 @@ Brokers differ from Apache Kafka's on purpose in these points:
   that has another one; Kafka halts below 1.0, whose control requests cannot tell of it.
 - A replica that moves between the directories of a broker is copied anew when its current log is truncated. Kafka cuts
   the copy by leader epochs, which saves bytes in a case that is rare, at the price of a second kind of fetcher.
+- The operations that a client may perform on the cluster (KIP-430) do not include ClusterAction: a broker accepts the
+  requests of brokers only on the inter-broker listener.
+- A change to the configuration of a topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, as since
+  Kafka 2.7; Kafka 2.5 answers UNKNOWN_SERVER_ERROR.
 
 ## APIs
 | key | API | versions | note |
@@ -89,6 +94,7 @@ def page() -> str:
         streams=" and ".join(clients.STREAMS),
         connect=clients.CONNECT,
         suites=" and ".join(clients.SUITES_OF_KAFKA_PYTHON),
+        librdkafka=clients.SUITE_OF_LIBRDKAFKA,
     )
     rows = []
     for api in served():

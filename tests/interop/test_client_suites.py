@@ -1,17 +1,19 @@
 """The integration tests of the clients themselves, as their makers wrote them, against klamm.
 
 Every test that did not run, or that may fail, is listed here with the reason; any other failure or skip fails.
-`make soak` uses the full counts, and runs kafka-python's tests on Apache Kafka 2.5.1 too, which shows that the
-exceptions are not klamm's.
+`make soak` uses the full counts, and runs kafka-python's and librdkafka's tests on Apache Kafka 2.5.1 too, which shows
+that the exceptions are not klamm's.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +57,35 @@ PASSED_OF_KAFKA_PYTHON: Final = {"2.2.15": 36, "3.0.12": 48}
 SETTINGS_OF_KAFKA_PYTHON: Final = {"num.partitions": 4, "group.min.session.timeout.ms": 3000}
 """As in the configuration that the suite gives its own broker."""
 
+SETTINGS_OF_LIBRDKAFKA: Final = {"num.partitions": 4, "default.replication.factor": 3}
+LEFT_OUT_OF_LIBRDKAFKA: Final = {
+    "0045": "needs the scripts of a Kafka distribution",
+    "0052": "needs the scripts of a Kafka distribution",
+    "0053": "needs RapidJSON",
+    "0077": "needs the scripts of a Kafka distribution",
+    "0081": "needs an authorizer on the broker; its parts that do not are in PARTS_OF_ADMIN_TEST",
+    "0097": "needs a listener with TLS",
+    "0098": "needs RapidJSON",
+    "0101": "needs RapidJSON",
+    "0109": "needs an authorizer on the broker",
+    "0110": "needs RapidJSON",
+    "0115": "needs an authorizer on the broker",
+    "0118": "expects that the first of its two consumers joins first, and waits for neither",
+    "0119": "needs an authorizer on the broker",
+    "0126": "needs a server for OAuth",
+    "0135": "needs a listener with SASL",
+    "0142": "needs a listener with SASL",
+}
+QUICK_OF_LIBRDKAFKA: Final = (
+    *("0011", "0012", "0013", "0016", "0017", "0029", "0030", "0031", "0034", "0036", "0040", "0044", "0048", "0054"),
+    *("0056", "0059", "0060", "0067", "0070", "0073", "0083", "0085", "0086", "0090", "0092", "0099", "0112", "0113"),
+    *("0127", "0129", "0130", "0140"),
+)
+SLOW_OF_LIBRDKAFKA: Final = ("0018", "0019", "0026", "0050", "0061", "0089", "0102", "0122", "0132", "0137")
+"""The runner's own quick mode passes them without doing anything: only in `make soak`, and without that mode."""
+PARTS_OF_ADMIN_TEST: Final = ("Records", "Offsets", "Groups", "DescribeTopics", "CreateTopics", "CreatePartitions")
+"""The others change settings of SASL, or expect that a client may act as a broker."""
+
 
 def run(command: list[str], seconds: int, cwd: Path, **environment: str) -> str:
     ran = subprocess.run(
@@ -87,21 +118,63 @@ def test_franz_go(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     assert [name for name in skipped if not any(re.search(part, name) for part in SKIPPED_BY_FRANZ_GO)] == []
 
 
+def brokers(kind: str, ids: range, zookeeper: str, path: Path, settings: Mapping[str, int]) -> MixedCluster:
+    properties = {"group.initial.rebalance.delay.ms": 0, "transaction.state.log.min.isr": 1, **settings}
+    for topic in ("offsets.topic", "transaction.state.log"):
+        properties[f"{topic}.replication.factor"] = len(ids)
+    return MixedCluster(
+        [
+            KlammBroker(broker, zookeeper, path / str(broker), properties=properties)
+            if kind == "klamm"
+            else ApacheKafkaBroker(APACHE_KAFKA, broker, zookeeper, path / str(broker), properties=properties)
+            for broker in ids
+        ]
+    )
+
+
 @pytest.fixture(params=["klamm", "apache-kafka"] if FULL else ["klamm"])
 async def one_broker(
     request: pytest.FixtureRequest, tmp_path: Path, zookeeper: EmbeddedZooKeeper
 ) -> AsyncIterator[BrokerProcess]:
-    """The suite counts on one broker with the id 0."""
-    where = (0, zookeeper.connect_string, tmp_path / "broker")
-    settings = SETTINGS_OF_KAFKA_PYTHON | {"group.initial.rebalance.delay.ms": 0, "offsets.topic.replication.factor": 1}
-    settings |= {"transaction.state.log.replication.factor": 1, "transaction.state.log.min.isr": 1}
-    broker: BrokerProcess = (
-        KlammBroker(*where, properties=settings)
-        if request.param == "klamm"
-        else ApacheKafkaBroker(APACHE_KAFKA, *where, properties=settings)
-    )
-    async with MixedCluster([broker]).running():
-        yield broker
+    """kafka-python's suite counts on one broker with the id 0."""
+    only = brokers(request.param, range(1), zookeeper.connect_string, tmp_path, SETTINGS_OF_KAFKA_PYTHON)
+    async with only.running():
+        yield only[0]
+
+
+@pytest.fixture(params=["klamm", "apache-kafka"] if FULL else ["klamm"])
+async def three_brokers(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: EmbeddedZooKeeper
+) -> AsyncIterator[MixedCluster]:
+    three = brokers(request.param, range(1, 4), zookeeper.connect_string, tmp_path, SETTINGS_OF_LIBRDKAFKA)
+    async with three.running():
+        yield three
+
+
+@pytest.mark.timeout(3000 if FULL else 300)
+def test_librdkafka(three_brokers: MixedCluster, scaled: Callable[[int, int], int]) -> None:
+    """Producers, idempotence, transactions, rebalances, offsets, administration."""
+    runner = str(clients.librdkafka_tests())
+    with tempfile.TemporaryDirectory() as directory:  # the runner writes its statistics there, and needs short paths
+        report = Path(directory) / "report"
+        (Path(directory) / "test.conf").write_text(f"bootstrap.servers={three_brokers.bootstrap}\n")
+
+        def passed(*options: str, **selection: str) -> tuple[set[str], str]:
+            settings = {"TEST_KAFKA_VERSION": APACHE_KAFKA, "TEST_REPORT": str(report), **selection}
+            output = run([runner, "-p8", "-L", "-E", *options], scaled(200, 600), Path(directory), **settings)
+            states = {name: test["state"] for name, test in json.loads(report.read_text())["tests"].items()}
+            assert [name for name, state in states.items() if state not in ("PASSED", "SKIPPED")] == [], output[-8000:]
+            return {name.partition("_")[0] for name, state in states.items() if state == "PASSED"}, output
+
+        tests = {"TESTS_SKIP": ",".join(LEFT_OUT_OF_LIBRDKAFKA)} if FULL else {"TESTS": ",".join(QUICK_OF_LIBRDKAFKA)}
+        found, output = passed("-Q", **tests)
+        assert set(QUICK_OF_LIBRDKAFKA) - found == set(), output[-8000:]
+        if FULL:
+            found, output = passed(TESTS=",".join(SLOW_OF_LIBRDKAFKA))
+            assert set(SLOW_OF_LIBRDKAFKA) - found == set(), output[-8000:]
+        for part in PARTS_OF_ADMIN_TEST[: scaled(1, len(PARTS_OF_ADMIN_TEST))]:
+            _, output = passed("-Q", TESTS="0081", SUBTESTS=part)
+            assert re.search(rf"do_test_\w*{part}.*: PASS", output), f"{part} selects no part of the test"
 
 
 @pytest.mark.parametrize("version", clients.SUITES_OF_KAFKA_PYTHON if FULL else clients.SUITES_OF_KAFKA_PYTHON[-1:])
