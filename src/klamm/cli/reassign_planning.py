@@ -14,7 +14,7 @@ from klamm.admin.balancing.planner import PlanRefused, plan
 from klamm.admin.balancing.validation import violations
 from klamm.cli.output import fail, print_json, print_table
 from klamm.client.cluster_load import loaded_partitions
-from klamm.model.wording import size
+from klamm.model.wording import count, size
 
 if TYPE_CHECKING:
     from klamm.client.blocking import BlockingClient
@@ -62,7 +62,7 @@ def report(made: Plan, output: Path, throttle: int, json: bool) -> None:
         columns = ("BROKER", "BYTES", "AFTER", "REPLICAS", "AFTER", "LEADERS", "AFTER")
         print_table(columns, rows)
         typer.echo(
-            f"{len(made.changes)} partitions change, {size(made.bytes_to_copy)} to copy, "
+            f"{count(len(made.changes), 'partition')} to change, {size(made.bytes_to_copy)} to copy, "
             f"about {seconds:.0f} s at {size(throttle)}/s into each broker"
         )
     for reason in made.reasons[:REASONS_SHOWN]:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from klamm.admin.balancing.load import PartitionLoad, PlannedBroker
+from klamm.admin.balancing.load import Goals, PartitionLoad, PlannedBroker
 from klamm.admin.balancing.planner import plan
 from klamm.admin.controller_history import ControllerTerm
 from klamm.admin.doctor.finding import Finding, Severity
@@ -252,11 +252,21 @@ def test_a_plan_shows_each_broker_before_and_after() -> None:
     made = plan(partitions, [PlannedBroker(1), PlannedBroker(2)])
     kept = visitor.app.state.web.plans.keep(made, b"{}", 1_000)  # type: ignore[attr-defined]
     page = visitor.get(f"/reassignments?plan={kept.name}").text
-    assert "2 partitions change, 2.0 MB to copy." in text_of(page)
+    assert "2 partitions to change, 2.0 MB to copy." in text_of(page)
     diff = page[page.index('id="diff"') :]
     assert row_with(diff, "4.0 MB") == "1 4.0 MB 2.0 MB 4 2 4 2 0 B"
     assert row_with(diff, "0 B 2.0 MB") == "2 0 B 2.0 MB 0 2 0 2 2.0 MB"
     assert 'id="plan"' not in visitor.get("/reassignments?plan=unknown").text
+
+
+def test_a_plan_that_cannot_be_met_says_so_in_few_lines() -> None:
+    visitor = dashboard(observed(snapshot(HEALTHY)))
+    partitions = [PartitionLoad("t", n, (1, 2), 1_000) for n in range(56)]
+    made = plan(partitions, [PlannedBroker(1), PlannedBroker(2)], Goals(drained=frozenset({2})))
+    kept = visitor.app.state.web.plans.keep(made, b"{}", 1_000)  # type: ignore[attr-defined]
+    page = visitor.get(f"/reassignments?plan={kept.name}").text
+    assert page.count("cannot leave broker 2") == 5
+    assert f"and {len(made.reasons) - 5} more of the kind" in text_of(page)
 
 
 def test_moves_with_their_progress() -> None:
