@@ -15,6 +15,8 @@ import termios
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from klamm.testing import KlammCluster
 from klamm.testing.waiting import wait_until
 
@@ -100,14 +102,18 @@ def test_what_dies_is_brought_back(tmp_path: Path) -> None:
         assert not data.exists(), "without --data nothing stays"
 
 
-def test_the_commands_of_the_banner_work_when_pasted(tmp_path: Path) -> None:
-    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_commands_of_the_banner_work_when_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal that knows neither the command nor the ports."""
+    known = [each for each in os.environ["PATH"].split(":") if not (Path(each) / "klamm").exists()]
+    monkeypatch.setenv("PATH", ":".join(known))
+    monkeypatch.delenv("KLAMM_BOOTSTRAP_SERVER", raising=False)
     with running_up(tmp_path / "out.txt", *MEMORY) as up:
         _, _, advice = up.text.partition("Try in another terminal:\n")
-        create, kill, describe = [line for line in advice.splitlines() if line.startswith("  klamm ")]
+        prepare, create, kill, describe = advice.splitlines()[:4]
 
         def paste(line: str) -> str:
-            ran = subprocess.run(line, shell=True, env=path, capture_output=True, text=True, timeout=60, check=False)
+            shell = ["bash", "-c", f"{prepare}\n{line}"]
+            ran = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
             assert ran.returncode == 0, ran.stderr
             return ran.stdout
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -134,7 +136,6 @@ async def _until_topics_are_known(cluster: LocalCluster) -> None:
 
 
 def _banner(cluster: LocalCluster, dashboard: str, data: Path, seconds: float, *, kept: bool) -> list[str]:
-    at = "" if DEFAULT_ADDRESS in cluster.bootstrap.split(",") else f" --bootstrap-server {cluster.bootstrap}"
     return [
         f"klamm is up after {seconds:.1f} s",
         f"  bootstrap   {cluster.bootstrap}",
@@ -143,11 +144,24 @@ def _banner(cluster: LocalCluster, dashboard: str, data: Path, seconds: float, *
         f"  metrics     {'  '.join(broker.metrics_url for broker in cluster.brokers.values())}",
         f"  data        {data}{'' if kept else ' (removed at the end; --data DIR keeps it)'}",
         "Try in another terminal:",
-        f"  klamm topics create orders --partitions 6{at} && seq 1000 | klamm produce orders{at}",
-        f"  klamm chaos kill-leader orders{at}",
-        f"  klamm topics describe orders{at}",
+        *_preparation(cluster.bootstrap),
+        "  klamm topics create orders --partitions 6 && seq 1000 | klamm produce orders",
+        "  klamm chaos kill-leader orders",
+        "  klamm topics describe orders",
         "Ctrl-C stops it.",
     ]
+
+
+def _preparation(bootstrap: str) -> list[str]:
+    """What a new terminal must know before the commands work there: where klamm is, and other ports than the usual."""
+    called = Path(sys.argv[0])
+    scripts = called.absolute().parent if called.name == "klamm" else Path(sys.executable).parent
+    found = shutil.which("klamm")
+    is_known = found is not None and Path(found).resolve() == (scripts / "klamm").resolve()
+    exports = [] if is_known else [f'PATH={shlex.quote(str(scripts))}:"$PATH"']
+    if DEFAULT_ADDRESS not in bootstrap.split(","):
+        exports.append(f"KLAMM_BOOTSTRAP_SERVER={bootstrap}")
+    return [f"  export {' '.join(exports)}"] if exports else []
 
 
 def _say(line: str) -> None:
