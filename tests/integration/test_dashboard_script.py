@@ -106,6 +106,8 @@ def test_pages_live_without_a_reload(browser: Browser) -> None:
     with Served().running() as served, visiting(browser, served.url) as visitor:
         served.show(HEALTHY)
         page = visitor.open("/")
+        refreshes = []
+        page.on("request", lambda sent: refreshes.append(sent.headers) if sent.resource_type == "fetch" else None)
         visitor.mark()
         visitor.sees("#sentence", "Healthy")
         page.focus("#tiles a[href='/controller']")
@@ -117,6 +119,7 @@ def test_pages_live_without_a_reload(browser: Browser) -> None:
         served.is_silent = False
         visitor.sees("#sentence", "1 partition without a leader.")
         assert visitor.is_marked
+        assert refreshes and all("x-klamm-live" in headers for headers in refreshes), "it takes no notices"
         assert page.is_hidden("#lost")
         served.end()
         page.wait_for_selector("#lost:not([hidden])")

@@ -34,6 +34,8 @@ NOTICES_MAX: Final = 200
 WRITES_AT_ONCE: Final = 8
 READS_AT_ONCE: Final = 8
 FIELDS_MAX: Final = 100
+LIVE_HEADER: Final = "x-klamm-live"
+"""Sent by the script of a page when it fetches the page again."""
 
 PAGES: Final = (
     ("/", "Overview"),
@@ -91,7 +93,8 @@ class Web:
         session: Session = request.state.session
         observation = self.feed.current
         now = time.monotonic()
-        notice = self._notices.pop(session.identity, None)
+        # While a form is being sent, its page still refreshes itself. The notice is for the page that comes next.
+        notice = None if LIVE_HEADER in request.headers else self._notices.pop(session.identity, None)
         page = self._templates.get_template(template).render(
             observation=observation,
             snapshot=observation.shown,

@@ -72,6 +72,16 @@ def test_nor_does_a_form_for_another_zookeeper(monkeypatch: pytest.MonkeyPatch) 
     assert candidates.PARENT not in tree.nodes
 
 
+def test_a_page_that_refreshes_itself_does_not_take_the_notice() -> None:
+    """The page with the form still lives while the form is being sent."""
+    visitor = dashboard(observed(snapshot(HEALTHY)))
+    form = {"form_token": token_in(visitor.get("/topics").text), "cluster_id": "the-cluster", "name": ""}
+    visitor.post("/topics", data=form, headers={"origin": URL}, follow_redirects=False)
+    assert "name is missing" not in visitor.get("/topics", headers={"X-Klamm-Live": "1"}).text
+    assert "name is missing" in visitor.get("/topics").text
+    assert "name is missing" not in visitor.get("/topics").text, "it is said once"
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("name", ""), ("partitions", "0"), ("partitions", "x"), ("partitions", "9" * 30)]
 )

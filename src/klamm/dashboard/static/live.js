@@ -37,7 +37,7 @@
     busy = true;
     const version = wanted;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Klamm-Live": "1" } });
       if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (document.querySelector("[data-waiting]") && !fresh.querySelector("[data-waiting]")) { location.reload(); return; }
