@@ -73,15 +73,19 @@ def test_a_topic_is_created_and_seen(visitor: Visitor, cluster: KlammCluster) ->
     leaders = [int(visitor.row("#rows", str(number))[2]) for number in range(6)]
     assert leaders == [cluster.leader_of("orders", number) for number in range(6)]
     visitor.sees("#changes", "topic creation")
+    page.fill("#grow input[name=partitions]", "7")
+    page.click("#grow button")
+    visitor.sees("#notice", "topic orders has 7 partitions now")
+    wait_until("the seventh", lambda: cluster.leader_of("orders", 6) > 0)
     visitor.open("/")
-    visitor.sees("#sentence", "Healthy: 3 brokers, 6 partitions, all in sync.")
-    assert page.locator("#heat svg rect").count() == 6
+    visitor.sees("#sentence", "Healthy: 3 brokers, 7 partitions, all in sync.")
+    assert page.locator("#heat svg rect").count() == 7
 
 
 def test_bytes_and_brokers(visitor: Visitor, cluster: KlammCluster, operator: Operator) -> None:
     visitor.open("/brokers/1")
-    leads = sum(cluster.leader_of("orders", number) == 1 for number in range(6))
-    visitor.sees("#facts", f"{leads} of 6 replicas, 0 not in sync")
+    leads = sum(cluster.leader_of("orders", number) == 1 for number in range(7))
+    visitor.sees("#facts", f"{leads} of 7 replicas, 0 not in sync")
     visitor.mark()
     produce(operator, "orders", {0: [Record(b"k", b"x" * 100_000)] * 5})
     visitor.sees("#facts", "kB")
@@ -239,6 +243,11 @@ def test_a_leader_is_killed_and_the_sentence_changes(visitor: Visitor, cluster: 
     assert visitor.is_marked, "all of this was seen without a reload"
     visitor.open(f"/timeline?topic=orders&broker={leader}&each=1")
     visitor.sees("#changes", f"orders-0: broker {successor} leads, in sync ")
+    visitor.open("/topics")
+    visitor.page.click("#elect button")
+    visitor.sees("#notice", "elected")
+    visitor.page.wait_for_function("() => document.querySelector('#elect') === null")
+    assert all(entry.leader_id == entry.replica_nodes[0] for entry in cluster.partitions("orders"))
     visitor.open("/timeline")
     visitor.sees("#changes", f"broker {leader} suspected")
     visitor.picture("timeline")

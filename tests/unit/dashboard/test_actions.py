@@ -45,7 +45,7 @@ def test_a_form_for_another_cluster_does_nothing(monkeypatch: pytest.MonkeyPatch
     visitor = dashboard(observed(snapshot(HEALTHY)))
     form = {"form_token": token_in(visitor.get("/topics").text), "cluster_id": "the-cluster"}
     topic = {"name": "t", "partitions": "1", "replication_factor": "1", "plan": "p", "to": "latest"}
-    for path in ("/topics", "/reassignments/cancel", "/groups/g/plan"):
+    for path in ("/topics", "/topics/orders/grow", "/leaders/elect", "/reassignments/cancel", "/groups/g/plan"):
         visitor.post(path, data={**form, **topic}, headers={"origin": URL})
         page = visitor.get("/topics").text
         assert "nothing was done: the page showed cluster the-cluster, the brokers belong to cluster other" in page

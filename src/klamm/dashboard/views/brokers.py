@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from klamm.dashboard import pictures
+from klamm.dashboard.changes import summarized
 from klamm.dashboard.paging import page_of
 from klamm.dashboard.snapshot import ClusterSnapshot, PartitionHealth, PartitionRow
 from klamm.dashboard.web import web_of
@@ -62,7 +63,7 @@ async def one_broker(request: Request) -> Response:
         spark=pictures.sparkline(rates, "bytes written per second"),
         rate=rates[-1] if rates else None,
         bar=pictures.bar,
-        changes=[entry for entry in observation.entries if number in entry.brokers][:CHANGES_SHOWN],
+        changes=summarized((entry for entry in observation.entries if number in entry.brokers), CHANGES_SHOWN),
     )
 
 

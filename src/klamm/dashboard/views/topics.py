@@ -13,6 +13,7 @@ from klamm.client.admin import Admin, NewTopic
 from klamm.client.groups import GroupAdmin, LogRange
 from klamm.dashboard import pictures
 from klamm.dashboard.actions import ActionRefused
+from klamm.dashboard.changes import summarized
 from klamm.dashboard.paging import page_of
 from klamm.dashboard.snapshot import PartitionHealth, PartitionRow, TopicRow
 from klamm.dashboard.web import Fields, Web, required, segment, web_of, whole_number
@@ -108,7 +109,7 @@ async def one_topic(request: Request) -> Response:
         registered=frozenset(snapshot.registered),
         total_bytes=observation.load.topics.get(name, 0),
         bar=pictures.bar,
-        changes=[entry for entry in observation.entries if entry.topic == name][:CHANGES_SHOWN],
+        changes=summarized((entry for entry in observation.entries if entry.topic == name), CHANGES_SHOWN),
         is_internal=name in INTERNAL_TOPICS,
     )
 
@@ -137,6 +138,23 @@ async def create(request: Request) -> Response:
         return f"topic {name} was created with {count(partitions, 'partition')}"
 
     return await web.act(request, "/topics", action)
+
+
+async def grow(request: Request) -> Response:
+    web, name = web_of(request), request.path_params["topic"]
+
+    async def action(fields: Fields, cluster_id: str) -> str:
+        if name in INTERNAL_TOPICS:
+            raise ActionRefused(f"topic {name} is internal and must keep its partitions")
+        partitions = whole_number(fields, "partitions", least=1, most=PARTITIONS_MAX)
+        async with web.access.brokers(cluster_id) as cluster:
+            outcomes = await Admin(cluster).create_partitions({name: partitions})
+        error = outcomes.get(name)
+        if error is not None:
+            raise ActionRefused(f"topic {name} was not grown: {error.message or error.code.name}")
+        return f"topic {name} has {count(partitions, 'partition')} now"
+
+    return await web.act(request, f"/topics/{segment(name)}", action)
 
 
 async def delete(request: Request) -> Response:
