@@ -114,6 +114,9 @@ def test_messages(visitor: Visitor, operator: Operator) -> None:
         Record(b"first", None, int(early.timestamp() * 1000) + 10_800_000),
     ]
     produce(operator, "mail", {1: records})
+    visitor.open("/messages?topic=mail")
+    visitor.sees("#range", "Partition 1 has offsets 0 to 4.")
+    assert visitor.page.inner_text("#partitions").split() == ["0", "0", "1", "4", "2", "0"], "with their records"
     at = "/messages?topic=mail&partition=1"
     visitor.open(at)
     assert visitor.row("#records", "0")[1:] == ["2020-01-01 00:00:00", "first", '{"id": 1, "to": "x"}']

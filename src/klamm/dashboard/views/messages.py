@@ -24,13 +24,16 @@ from klamm.dashboard.browsing import (
     shown,
 )
 from klamm.dashboard.paging import natural
-from klamm.dashboard.snapshot import TopicRow
+from klamm.dashboard.record_ranges import Ranges, record_ranges
+from klamm.dashboard.snapshot import PartitionRow, TopicRow
 from klamm.dashboard.web import web_of
 from klamm.model.errors import KlammError
 from klamm.model.ids import TopicPartition
 
 DEFAULT_RECORDS: Final = 20
 TIMEOUT: Final = 5.0
+PARTITIONS_SHOWN: Final = 100
+"""Partitions of a topic that the page offers; others can be typed."""
 STARTS: Final = ("newest", "oldest", "offset", "time")
 
 
@@ -43,11 +46,16 @@ async def page(request: Request) -> Response:
     topic = snapshot.topics.get(query.get("topic", ""))
     form = query.get("as", "text") if query.get("as") in FORMATS else "text"
     found: Browsed | None = None
-    partition, trouble = 0, ""
+    partition: int | None = None
+    ranges: Ranges = {}
+    trouble = ""
     if topic is not None and topic.partitions:
         key = key_of(query["key"]) if query.get("key") else None
         try:
-            partition = _partition(topic, query.get("partition", ""), key)
+            partition = _chosen(topic, query.get("partition", ""), key)
+            ranges = await record_ranges(web, topic.partitions[:PARTITIONS_SHOWN])
+            if partition is None:
+                partition = _fullest(topic, ranges)
             async with web.reads, web.access.brokers(timeout=TIMEOUT) as cluster:
                 name = TopicPartition(topic.name, partition)
                 limit = min(max(natural(query.get("limit"), DEFAULT_RECORDS), 1), RECORDS_MAX)
@@ -63,6 +71,8 @@ async def page(request: Request) -> Response:
         topic=topic,
         partition=partition,
         found=found,
+        ranges=ranges,
+        partitions_shown=PARTITIONS_SHOWN,
         trouble=trouble,
         form=form,
         formats=FORMATS,
@@ -73,15 +83,25 @@ async def page(request: Request) -> Response:
     )
 
 
-def _partition(topic: TopicRow, text: str, key: bytes | None) -> int:
-    """The given one; else the one where producers put the key; else the first."""
+def _chosen(topic: TopicRow, text: str, key: bytes | None) -> int | None:
+    """The given one, else the one where producers put the key."""
     numbers = [row.number for row in topic.partitions]
     if not text:
-        return numbers[0] if key is None else partition_of(key, len(numbers))
+        return None if key is None else partition_of(key, len(numbers))
     wanted = natural(text, -1)
     if wanted not in numbers:
         raise ActionRefused(f"topic {topic.name} has partitions {min(numbers)} to {max(numbers)}")
     return wanted
+
+
+def _fullest(topic: TopicRow, ranges: Ranges) -> int:
+    """The one with the most records, so that the first look at a topic shows some; without any, the first."""
+
+    def records(row: PartitionRow) -> int:
+        found = ranges.get(TopicPartition(row.topic, row.number))
+        return 0 if found is None else found.end - found.start
+
+    return max(topic.partitions, key=records).number
 
 
 def _start(query: Mapping[str, Any]) -> str:

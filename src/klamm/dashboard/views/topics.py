@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from klamm.client.admin import Admin, NewTopic
-from klamm.client.groups import GroupAdmin, LogRange
 from klamm.dashboard import pictures
 from klamm.dashboard.actions import ActionRefused
 from klamm.dashboard.changes import summarized
 from klamm.dashboard.paging import page_of
+from klamm.dashboard.record_ranges import record_ranges
 from klamm.dashboard.snapshot import PartitionHealth, PartitionRow, TopicRow
-from klamm.dashboard.web import Fields, Web, required, segment, web_of, whole_number
-from klamm.model.errors import KlammError
-from klamm.model.ids import INTERNAL_TOPICS, TopicPartition
+from klamm.dashboard.web import Fields, required, segment, web_of, whole_number
+from klamm.model.ids import INTERNAL_TOPICS
 from klamm.model.wording import count
 
 PARTITIONS_MAX: Final = 10_000
 CHANGES_SHOWN: Final = 20
-RANGES_SECONDS: Final = 1.0
 
 ROW_STATES: Final[dict[str, Callable[[PartitionRow], bool]]] = {
     "offline": lambda row: row.health is PartitionHealth.OFFLINE,
@@ -94,8 +91,7 @@ async def one_topic(request: Request) -> Response:
     sizes = observation.load.sizes
     rows = [row for row in topic.partitions if judge is None or judge(row)]
     page = page_of(rows, request.query_params.get("page"))
-    answering = frozenset(snapshot.registered) - observation.load.silent.keys()
-    ranges = await _ranges(web, [row for row in page.items if row.leader in answering])
+    ranges = await record_ranges(web, page.items)
     return web.render(
         request,
         "topic.html",
@@ -112,15 +108,6 @@ async def one_topic(request: Request) -> Response:
         changes=summarized((entry for entry in observation.entries if entry.topic == name), CHANGES_SHOWN),
         is_internal=name in INTERNAL_TOPICS,
     )
-
-
-async def _ranges(web: Web, rows: Sequence[PartitionRow]) -> dict[TopicPartition, LogRange]:
-    """The offsets of partitions with a leader that answers. The page does not wait long for them."""
-    try:
-        async with asyncio.timeout(RANGES_SECONDS), web.reads, web.access.brokers(timeout=RANGES_SECONDS) as cluster:
-            return await GroupAdmin(cluster).log_ranges(TopicPartition(row.topic, row.number) for row in rows)
-    except (KlammError, OSError, TimeoutError):
-        return {}
 
 
 async def create(request: Request) -> Response:
