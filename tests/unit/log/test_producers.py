@@ -88,3 +88,19 @@ async def test_snapshots_follow_truncations(bench: Workbench) -> None:
     await log.flush()
     assert on_disk() == [3], "the state at 5 is gone, so the one at 3 is the newest"
     assert [entry.last_sequence for entry in log.producers.entries()] == [1]
+
+
+def test_nothing_of_the_former_records_stays(bench: Workbench) -> None:
+    log = bench.open()
+    for sequence in range(4):
+        log.append_as_leader(produced(5, sequence, transactional=True), LeaderEpoch(3))
+    log.update_high_watermark(4)
+    log.advance_log_start(3)
+    log.truncate_to(1)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 1, 1)
+    for sequence in range(2):
+        log.append_as_leader(produced(6, sequence, transactional=True), LeaderEpoch(4))
+    log.truncate_fully_and_start_at(7)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, log.recovery_point) == (7, 7, 7, 7)
+    assert (log.epochs.entries, len(log.producers), log.first_unstable_offset) == ((), 0, None)
+    assert not log.append_as_leader(produced(5, 0), LeaderEpoch(3)).duplicate
