@@ -83,6 +83,7 @@ QUICK_OF_LIBRDKAFKA: Final = (
 )
 SLOW_OF_LIBRDKAFKA: Final = ("0018", "0019", "0026", "0050", "0061", "0089", "0102", "0122", "0132", "0137")
 """The runner's own quick mode passes them without doing anything: only in `make soak`, and without that mode."""
+FAILED_BY_APACHE_KAFKA: Final = {"0011": "it cannot append to a list of a topic that has no override yet"}
 PARTS_OF_ADMIN_TEST: Final = ("Records", "Offsets", "Groups", "DescribeTopics", "CreateTopics", "CreatePartitions")
 """The others change settings of SASL, or expect that a client may act as a broker."""
 
@@ -155,20 +156,23 @@ async def three_brokers(
 def test_librdkafka(three_brokers: MixedCluster, scaled: Callable[[int, int], int]) -> None:
     """Producers, idempotence, transactions, rebalances, offsets, administration."""
     runner = str(clients.librdkafka_tests())
+    excused = set() if isinstance(three_brokers[1], KlammBroker) else set(FAILED_BY_APACHE_KAFKA)
     with tempfile.TemporaryDirectory() as directory:  # the runner writes its statistics there, and needs short paths
         report = Path(directory) / "report"
         (Path(directory) / "test.conf").write_text(f"bootstrap.servers={three_brokers.bootstrap}\n")
 
         def passed(*options: str, **selection: str) -> tuple[set[str], str]:
             settings = {"TEST_KAFKA_VERSION": APACHE_KAFKA, "TEST_REPORT": str(report), **selection}
+            report.unlink(missing_ok=True)
             output = run([runner, "-p8", "-L", "-E", *options], scaled(200, 600), Path(directory), **settings)
-            states = {name: test["state"] for name, test in json.loads(report.read_text())["tests"].items()}
-            assert [name for name, state in states.items() if state not in ("PASSED", "SKIPPED")] == [], output[-8000:]
-            return {name.partition("_")[0] for name, state in states.items() if state == "PASSED"}, output
+            found = [(name[:4], test["state"]) for name, test in json.loads(report.read_text())["tests"].items()]
+            failed = {number for number, state in found if state not in ("PASSED", "SKIPPED")}
+            assert failed - excused == set(), output[-8000:]
+            return {number for number, state in found if state == "PASSED"}, output
 
         tests = {"TESTS_SKIP": ",".join(LEFT_OUT_OF_LIBRDKAFKA)} if FULL else {"TESTS": ",".join(QUICK_OF_LIBRDKAFKA)}
         found, output = passed("-Q", **tests)
-        assert set(QUICK_OF_LIBRDKAFKA) - found == set(), output[-8000:]
+        assert set(QUICK_OF_LIBRDKAFKA) - found - excused == set(), output[-8000:]
         if FULL:
             found, output = passed(TESTS=",".join(SLOW_OF_LIBRDKAFKA))
             assert set(SLOW_OF_LIBRDKAFKA) - found == set(), output[-8000:]
