@@ -64,6 +64,7 @@ LEFT_OUT_OF_LIBRDKAFKA: Final = {
     "0053": "needs RapidJSON",
     "0077": "needs the scripts of a Kafka distribution",
     "0081": "needs an authorizer on the broker; its parts that do not are in PARTS_OF_ADMIN_TEST",
+    "0089": "passed on klamm, but failed once on Apache Kafka 2.5.1 on a busy machine, for a cause not yet found",
     "0097": "needs a listener with TLS",
     "0098": "needs RapidJSON",
     "0101": "needs RapidJSON",
@@ -81,7 +82,7 @@ QUICK_OF_LIBRDKAFKA: Final = (
     *("0056", "0059", "0060", "0067", "0070", "0073", "0083", "0085", "0086", "0090", "0092", "0099", "0112", "0113"),
     *("0127", "0129", "0130", "0140"),
 )
-SLOW_OF_LIBRDKAFKA: Final = ("0018", "0019", "0026", "0050", "0061", "0089", "0102", "0122", "0132", "0137")
+SLOW_OF_LIBRDKAFKA: Final = ("0018", "0019", "0026", "0050", "0061", "0102", "0122", "0132", "0137")
 """The runner's own quick mode passes them without doing anything: only in `make soak`, and without that mode."""
 FAILED_BY_APACHE_KAFKA: Final = {"0011": "it cannot append to a list of a topic that has no override yet"}
 PARTS_OF_ADMIN_TEST: Final = ("Records", "Offsets", "Groups", "DescribeTopics", "CreateTopics", "CreatePartitions")
