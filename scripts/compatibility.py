@@ -36,11 +36,11 @@ console tools and ConsumerGroupCommand, and fetching from a replica in the clien
 
 The clients' own integration tests pass: franz-go's all that apply to a broker without SASL and the protocols of
 Kafka 4, kafka-python's {suites} all but those for ACLs, SASL, TLS and listeners that change at run time,
-librdkafka's {librdkafka} all but those for ACLs, SASL and TLS, and those that need tools besides a broker.
-`tests/interop/test_client_suites.py` lists each exception with its reason.
+librdkafka's {librdkafka} all but those for ACLs, SASL and TLS, those that need tools besides a broker, and two that
+failed by chance. `tests/interop/test_client_suites.py` lists each exception with its reason.
 
-Not served: down-conversion for consumers older than 0.11, listeners that change at run time (AlterConfigs refuses
-them), and the APIs that are not in the table below, among them those of KRaft and of KIP-848.
+Not served: listeners that change at run time (AlterConfigs refuses them), and the APIs that are not in the table below,
+among them those of KRaft and of KIP-848.
 
 Brokers differ from Apache Kafka's on purpose in these points:
 
@@ -61,7 +61,7 @@ Brokers differ from Apache Kafka's on purpose in these points:
 """
 NOTES = {
     ApiKey.PRODUCE: "records of message formats 0 and 1, which 0 to 2 carry, are stored in format 2",
-    ApiKey.FETCH: "0 to 3 answer UNSUPPORTED_VERSION, as Kafka does with `message.downconversion.enable=false`",
+    ApiKey.FETCH: "0 to 3 carry message formats 0 and 1, to which records are converted; zstd is refused, as by Kafka",
     ApiKey.DESCRIBE_CONFIGS: "3 and 4, of Kafka 2.6 and later, add types and documentation",
     **dict.fromkeys(
         (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),

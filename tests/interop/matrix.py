@@ -115,12 +115,6 @@ class Member:
         self._process.wait(PROGRAM_SECONDS)
         self._join()
 
-    def last_words(self) -> str:
-        """What it wrote to its standard error, once it has ended by itself."""
-        self._process.wait(PROGRAM_SECONDS)
-        self._join()
-        return "".join(self._errors)
-
     def kill(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

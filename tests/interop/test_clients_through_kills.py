@@ -14,7 +14,6 @@ from .matrix import CLIENTS, PARTITIONS, Client, Member, member
 
 AT_ONCE = 4
 COUNT = 20
-READERS = [client for client in CLIENTS if client.has("reading")]
 PROPERTIES = {"offsets.topic.num.partitions": 12, "min.insync.replicas": 2}
 
 
@@ -35,7 +34,7 @@ def test_nothing_is_lost(cluster: KlammCluster, scaled: Callable[[int, int], int
         client.run("produce", cluster.bootstrap, topic_of(client), "none", str(first), str(COUNT))
 
     def write_and_read(pool: ThreadPoolExecutor, members: list[Member], first: int) -> None:
-        for written in [pool.submit(write, client, first) for client in READERS]:
+        for written in [pool.submit(write, client, first) for client in CLIENTS]:
             written.result()
         expected = {f"v{number}" for number in range(first + COUNT)}
         for one in members:
@@ -43,7 +42,7 @@ def test_nothing_is_lost(cluster: KlammCluster, scaled: Callable[[int, int], int
 
     with ExitStack() as stack:
         members = []
-        for client in READERS:
+        for client in CLIENTS:
             cluster.create_topic(topic_of(client), PARTITIONS)
             name = topic_of(client)
             members.append(stack.enter_context(member(client, cluster.bootstrap, name, name)))

@@ -42,7 +42,6 @@ from klamm.wire.fetch import FetchPartition, FetchResult
 
 VERSION_FROM_FOLLOWERS: Final = 11
 """From this version a consumer may read from any replica (KIP-392)."""
-VERSION_FIRST_BATCH_WHOLE: Final = 3
 ENTRIES_PER_SLICE: Final = 500
 BYTES_PER_SLICE: Final = 4 << 20
 SHARE_OF_BUDGET: Final = 16
@@ -201,7 +200,7 @@ class Reads:
     ) -> Generator[None, None, list[FetchResult]]:
         """Yields after each slice. `record` what a follower's fetch tells, each in the step that reads it."""
         left = limit
-        nothing_yet = query.version >= VERSION_FIRST_BATCH_WHOLE and (limit > 0 or query.max_bytes <= 0)
+        nothing_yet = limit > 0 or query.max_bytes <= 0
         results: list[FetchResult] = []
         slice_end, slice_bytes = ENTRIES_PER_SLICE, BYTES_PER_SLICE
         for number, entry in enumerate(entries, 1):

@@ -44,7 +44,6 @@ HOUR_MS: Final = 3_600_000
 CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 GROWING_FILES: Final = "segment files grow as they are written"
-NO_DOWN_CONVERSION: Final = "batches are never converted; Fetch below version 4 is answered with an error"
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REPLICA_SELECTORS: Final = ("", RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
 """Without a selector every consumer reads from the leader."""
@@ -130,9 +129,7 @@ class BrokerConfig:
     log_message_timestamp_difference_max_ms: int = integer(
         "log.message.timestamp.difference.max.ms", LONG_MAX, scope=CLUSTER
     )
-    log_message_downconversion_enable: bool = without_effect(
-        boolean("log.message.downconversion.enable", True, scope=CLUSTER), NO_DOWN_CONVERSION
-    )
+    log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, scope=CLUSTER)
     log_cleaner_enable: bool = boolean("log.cleaner.enable", True)
     log_cleaner_threads: int = without_effect(
         integer("log.cleaner.threads", 1, least=1, most=INT_MAX, scope=CLUSTER),
@@ -450,9 +447,7 @@ class TopicConfig:
     max_compaction_lag_ms: int = integer("max.compaction.lag.ms", LONG_MAX, least=1)
     min_compaction_lag_ms: int = integer("min.compaction.lag.ms", 0)
     max_message_bytes: int = integer("max.message.bytes", 1_048_588, most=INT_MAX)
-    message_downconversion_enable: bool = without_effect(
-        boolean("message.downconversion.enable", True), NO_DOWN_CONVERSION
-    )
+    message_downconversion_enable: bool = boolean("message.downconversion.enable", True)
     message_format_version: str = without_effect(
         matching("message.format.version", "2.6", VERSION_OF_KAFKA, "a version of Kafka, such as 2.5"),
         "batches are always stored in format 2, which Kafka has since 0.11",

@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 11, packed by hand in both directions: records leave as chunks of their own, never joined.
+"""Fetch, versions 0 to 11, packed by hand in both directions: records leave as chunks of their own, never joined.
 
 Consumers use all of these versions; followers use 11.
 """
@@ -14,16 +14,23 @@ from typing import Final, NamedTuple
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import NO_EPOCH, TopicPartition
 from klamm.model.ports import Buffer
+from klamm.model.settings import INT_MAX
 from klamm.wire.by_topic import by_topic
 from klamm.wire.cursor import INT16, INT32, INT64, Cursor, string
 from klamm.wire.errors import ProtocolError, error_of
 from klamm.wire.slices import finish
 
 FOLLOWER_VERSION: Final = 11
+FIRST_WITH_BATCHES: Final = 4
+"""Older versions carry message formats 0 and 1."""
 
 _WAIT = struct.Struct(">iiii")
+_OLD_WAIT = struct.Struct(">iii")
+"""Below version 3, only partitions have a limit."""
 _EPOCH_OFFSET = struct.Struct(">iq")
 _PARTITION_HEAD = struct.Struct(">ihqq")
+_OLD_PARTITION = struct.Struct(">ihqi")
+"""Below version 4, with the size of the records."""
 _ABORTED = struct.Struct(">qq")
 _TOPIC_BYTES_MIN = 6
 _PARTITION_LAYOUTS = (struct.Struct(">iqi"), struct.Struct(">iqqi"), struct.Struct(">iiqqi"))
@@ -83,8 +90,11 @@ def decode_request(version: int, body: memoryview) -> FetchRequest:
 def decode_in_slices(version: int, body: memoryview) -> Generator[None, None, FetchRequest]:
     """Yields after each slice of a wide request. If a partition is named twice, the last entry counts."""
     cursor = Cursor(body)
-    replica_id, max_wait_ms, min_bytes, max_bytes = cursor.unpack(_WAIT)
-    read_committed = bool(cursor.take(1)[0])
+    if version >= 3:
+        replica_id, max_wait_ms, min_bytes, max_bytes = cursor.unpack(_WAIT)
+    else:
+        (replica_id, max_wait_ms, min_bytes), max_bytes = cursor.unpack(_OLD_WAIT), INT_MAX
+    read_committed = version >= FIRST_WITH_BATCHES and bool(cursor.take(1)[0])
     session_id, session_epoch = (cursor.int32(), cursor.int32()) if version >= 7 else (0, -1)
     has_epoch, has_log_start = version >= 9, version >= 5
     layout = _PARTITION_LAYOUTS[has_log_start + has_epoch]
@@ -165,7 +175,7 @@ def encode_response(
 
 
 def encode_head(version: int, *, throttle_ms: int = 0, error: ErrorCode = ErrorCode.NONE, session_id: int = 0) -> bytes:
-    head = INT32.pack(throttle_ms)
+    head = INT32.pack(throttle_ms) if version >= 1 else b""
     if version >= 7:
         head += INT16.pack(error) + INT32.pack(session_id)
     return head
@@ -202,6 +212,8 @@ def _encode_partition(version: int, result: FetchResult) -> bytes:
     error = result.error
     if error is ErrorCode.KAFKA_STORAGE_ERROR and version < 6:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if version < FIRST_WITH_BATCHES:
+        return _OLD_PARTITION.pack(result.partition.partition, error, result.high_watermark, len(result.records))
     entry = _PARTITION_HEAD.pack(result.partition.partition, error, result.high_watermark, result.last_stable_offset)
     if version >= 5:
         entry += INT64.pack(result.log_start_offset)

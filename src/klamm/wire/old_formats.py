@@ -1,8 +1,8 @@
 """Message formats 0 and 1, which Produce versions 0 to 2 carry: they are rebuilt as batches of format 2.
 
 A message has an offset, a size, a CRC-32, a key and a value; format 1 adds a timestamp. A compressed set is one
-message whose value is the set. A batch of the new format holds at most a thousand records. Nothing is converted back:
-no client of the last ten years needs it.
+message whose value is the set. A batch of the new format holds at most a thousand records. `down_conversion` is the way
+back, for old consumers.
 """
 
 from __future__ import annotations

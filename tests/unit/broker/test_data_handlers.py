@@ -8,13 +8,16 @@ import zlib
 from typing import Any
 
 import pytest
+from kafka.record import MemoryRecords
 
+from klamm.log.log_results import ReadResult
 from klamm.model.config import BrokerConfig, TopicConfig
 from klamm.model.control import Sender
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from klamm.model.requests import ClientConnection, RequestContext
 from klamm.wire.apis import ApiKey
+from klamm.wire.compression import Codec
 from klamm.wire.messages import decode_response, request_class
 from klamm.wire.produce import encode_request as encode_produce
 from klamm.wire.records import Record, build_batch, iter_records
@@ -147,7 +150,33 @@ async def test_fetch_refusals(one: OneBroker) -> None:
     }
     assert (await fetch(one, 11, session_id=5, session_epoch=1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     old = (await fetch(one, 3)).responses[0].partitions[0]
-    assert old.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (old.error_code, old.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+async def test_old_consumers_get_old_message_formats(
+    one: OneBroker, make_order: Any, version: int, magic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one.told()
+    log = (await lead(one, make_order)).fill(0)
+    assert one.replicas.partitions[TP].maybe_increment_high_watermark()
+    stored = build_batch([Record(b"k", b"v", 5)])
+
+    def read(*_: Any, **__: Any) -> ReadResult:
+        return ReadResult(stored, 0, 1)
+
+    monkeypatch.setattr(log, "read", read)
+    for replica_id in (-1, 2):  # a broker of that age cannot be in the cluster
+        found = (await fetch(one, version, replica_id=replica_id)).responses[0].partitions[0]
+        assert (found.error_code, found.records[16]) == (0, magic)
+        assert [(record.key, record.value) for record in MemoryRecords(found.records).next_batch()] == [(b"k", b"v")]
+    stored = build_batch([Record(b"k", b"v", 5)], codec=Codec.ZSTD)
+    refused = (await fetch(one, version)).responses[0].partitions[0]
+    assert (refused.error_code, bytes(refused.records or b"")) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
+    log.config = TopicConfig(message_downconversion_enable=False)
+    forbidden = (await fetch(one, version)).responses[0].partitions[0]
+    assert (forbidden.error_code, bytes(forbidden.records or b"")) == (ErrorCode.UNSUPPORTED_VERSION, b"")
+    assert (await fetch(one, 4)).responses[0].partitions[0].error_code == 0
 
 
 # --- replica manager ---

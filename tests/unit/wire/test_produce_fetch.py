@@ -27,7 +27,7 @@ from klamm.wire.records import Record, build_batch
 from klamm.wire.slices import finish
 
 PRODUCE = range(3, 9)
-FETCH = range(4, 12)
+FETCH = range(12)
 
 
 def produce_request(version: int, rng: random.Random) -> Any:
@@ -148,8 +148,8 @@ def test_fetch_request(version: int) -> None:
         -1,
         500,
         1,
-        1 << 20,
-        True,
+        1 << 20 if version >= 3 else (1 << 31) - 1,
+        version >= 4,
         0,
         -1,
         [

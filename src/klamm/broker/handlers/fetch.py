@@ -1,14 +1,16 @@
 """Fetch (1): records for consumers and followers, by long poll, in sessions (`broker/fetch_sessions.py`).
 
-Versions below 4 can only carry message formats that this broker does not store: each partition is answered with
-UNSUPPORTED_VERSION, as by a Kafka broker that does not convert down. A partition that is named twice is answered once,
-as by Kafka. A wide request is decoded, read and answered in slices.
+Versions below 4 carry message formats that this broker does not store: the records are converted in the pool, unless
+`message.downconversion.enable` of the topic forbids it. A partition that is named twice is answered once, as by Kafka.
+A wide request is decoded, read and answered in slices.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from klamm.broker.fetch_sessions import FetchContext
@@ -17,14 +19,16 @@ from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
 from klamm.broker.handlers.slices import in_slices
 from klamm.broker.reads import FetchQuery
-from klamm.model.errors import ErrorCode
+from klamm.log.validation import DECOMPRESSION_FACTOR
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId
 from klamm.model.ports import Buffer
 from klamm.model.requests import RequestContext
 from klamm.security.authorizer import Operation
-from klamm.wire.apis import ApiKey
+from klamm.wire.down_conversion import down_converted
 from klamm.wire.fetch import (
     ENTRIES_PER_SLICE,
+    FIRST_WITH_BATCHES,
     FetchPartition,
     FetchRequest,
     FetchResult,
@@ -32,23 +36,22 @@ from klamm.wire.fetch import (
     encode_head,
     encode_in_slices,
 )
-from klamm.wire.messages import decode_request as decode_message
-from klamm.wire.messages import encode_response as encode_message
-from klamm.wire.messages import response_class
 from klamm.wire.slices import finish
 
-VERSION_FIRST_SERVED: Final = 4
 WIDE_BYTES: Final = 32_000
 """A larger request names more than a thousand partitions."""
 CONSUMER: Final = -1
-_OLD: Final = response_class(ApiKey.FETCH)
+FIRST_WITH_TIMESTAMPS: Final = 2
+"""Older versions carry message format 0."""
+
+log = logging.getLogger(__name__)
 
 
 async def handle(services: Services, context: RequestContext, version: int, body: memoryview) -> Metered:
-    if version < VERSION_FIRST_SERVED:
-        return Metered(None, lambda _: [_decline(version, body)])
     decoding = decode_in_slices(version, body)
     request = await in_slices(decoding) if len(body) > WIDE_BYTES else finish(decoding)
+    if version < FIRST_WITH_BATCHES:  # a broker that is so old cannot be in the cluster
+        request = request._replace(replica_id=CONSUMER)
     # Only the sessions of brokers are without a limit, and any client can call itself one.
     opening = services.fetch_sessions.opening(request if context.privileged else request._replace(replica_id=CONSUMER))
     session = await in_slices(opening) if len(body) > WIDE_BYTES else finish(opening)
@@ -70,6 +73,9 @@ async def handle(services: Services, context: RequestContext, version: int, body
         request.rack_id,
     )
     results = await services.reads.fetch(query, entries, context.connection, session.resting)
+    if version < FIRST_WITH_BATCHES:
+        offsets = {entry.partition: entry.fetch_offset for entry in entries}
+        results = [await _in_old_format(services, version, offsets[one.partition], one) for one in results]
     size = None if query.from_follower else sum(len(result.records) for result in results)
     results += refused
 
@@ -124,22 +130,20 @@ def _authorize(
             entries.append(entry)
 
 
-def _decline(version: int, body: memoryview) -> bytes:
-    request = decode_message(ApiKey.FETCH, version, body)
-    topic_class = _OLD.FetchableTopicResponse
-    topics = [
-        topic_class(
-            topic=topic.topic,
-            partitions=[
-                topic_class.PartitionData(
-                    partition_index=entry.partition,
-                    error_code=ErrorCode.UNSUPPORTED_VERSION,
-                    high_watermark=-1,
-                    records=b"",
-                )
-                for entry in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return encode_message(_OLD(responses=topics), version)
+async def _in_old_format(services: Services, version: int, fetch_offset: int, result: FetchResult) -> FetchResult:
+    held = services.replicas.partitions.get(result.partition)
+    if result.error is not ErrorCode.NONE or held is None or held.log is None:
+        return result
+    config = held.log.config
+    if not config.message_downconversion_enable:
+        return FetchResult(result.partition, ErrorCode.UNSUPPORTED_VERSION)
+    if not len(result.records):
+        return result
+    magic = 1 if version >= FIRST_WITH_TIMESTAMPS else 0
+    limit = DECOMPRESSION_FACTOR * config.max_message_bytes
+    try:
+        records = await services.pool(partial(down_converted, memoryview(result.records), magic, fetch_offset, limit))
+    except KafkaError as error:
+        log.warning("%s: cannot be read by Fetch %d: %s", result.partition, version, error)
+        return FetchResult(result.partition, error.code)
+    return result._replace(records=records)
