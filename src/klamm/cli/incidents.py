@@ -51,7 +51,10 @@ def report(
     end: Annotated[str | None, typer.Option("--to", help="Report up to this time.")] = None,
     json: Json = False,
 ) -> None:
-    """Report who was controller, which brokers were lost when, and which partitions could not be written, and why."""
+    """Report who was controller, which brokers were lost when, and which partitions could not be written, and why.
+
+    Example: klamm incidents report /logs/broker-1 /logs/broker-2 --out report
+    """
     begin, stop = _moment(start, "--from"), _moment(end, "--to")
     if begin is not None and stop is not None and begin >= stop:
         raise typer.BadParameter("--from is not before --to")

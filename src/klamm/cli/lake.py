@@ -207,7 +207,10 @@ def ingest(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ingest topics into Delta tables, exactly once. You can kill it at any moment and start it again."""
+    """Ingest topics into Delta tables, exactly once. You can kill it at any moment and start it again.
+
+    Example: klamm lake ingest --bootstrap-server 127.0.0.1:9092 --topics orders --lake /data/lake --trigger 10s
+    """
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise typer.BadParameter(f"{name!r}: use letters, digits, dots, dashes and underscores", param_hint="--name")
     if (topics is None) == (pattern is None):
@@ -270,6 +273,7 @@ def status(
     """Show how far each topic is: lag, speed, time left, last commit, open transactions, dead letters.
 
     Needs Spark only for a lake that is not a directory of this machine.
+    Example: klamm lake status --bootstrap-server 127.0.0.1:9092 --topics orders --lake /data/lake
     """
     names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
     servers = _parse_bootstrap(bootstrap_server)
@@ -293,7 +297,10 @@ def audit(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that each offset is in the table exactly once, or is missing for a known reason. Exit 1 if not."""
+    """Check that each offset is in the table exactly once, or is missing for a known reason. Exit 1 if not.
+
+    Example: klamm lake audit --bootstrap-server 127.0.0.1:9092 --topics orders --lake /data/lake
+    """
     names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
     servers = _parse_bootstrap(bootstrap_server)
 
@@ -324,7 +331,10 @@ def replay(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repair dead letters after a fix. They stay at their offsets, and their error is cleared."""
+    """Repair dead letters after a fix. They stay at their offsets, and their error is cleared.
+
+    Example: klamm lake replay --topics orders --lake /data/lake --decode json --schema orders.json
+    """
     decoding = _parse_decode(decode, schema, inferred=False)
     if nanoseconds == (decoding.data is not None):
         raise typer.BadParameter("use --nanoseconds, or --decode with a --schema", param_hint="--decode")
@@ -344,7 +354,10 @@ def forget(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase all rows with a key. The audit knows their offsets. VACUUM removes the old files."""
+    """Erase all rows with a key. The audit knows their offsets. VACUUM removes the old files.
+
+    Example: klamm lake forget --topics orders --lake /data/lake --key customer-7
+    """
     _maintain(lake, topics, master, conf, lambda table: table.forget(key.encode()), as_json=as_json)
 
 
@@ -371,7 +384,10 @@ def backfill(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a range of topics again, and add the rows that their tables lack. Forgotten rows stay away."""
+    """Read a range of topics again, and add the rows that their tables lack. Forgotten rows stay away.
+
+    Example: klamm lake backfill --bootstrap-server 127.0.0.1:9092 --topics orders --lake /data/lake --from 1000
+    """
     names, directory, settings = _parse_topics(topics), _parse_lake(lake), _parse_conf(conf)
     servers, decoding = _parse_bootstrap(bootstrap_server), _parse_decode(decode, schema, max_value_bytes, registry)
     bounds = _parse_bound(first, "--from"), _parse_bound(last, "--to")
@@ -387,7 +403,10 @@ def backfill(
 def compact(
     lake: Lake, topics: Topics, master: Master = "local[*]", conf: Conf = None, as_json: AsJson = False
 ) -> None:
-    """Join small files of the tables."""
+    """Join small files of the tables.
+
+    Example: klamm lake compact --topics orders --lake /data/lake
+    """
     _maintain(lake, topics, master, conf, lambda table: table.compact(), as_json=as_json)
 
 
