@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from klamm.log.directories.log_directory import MOVED_HERE
 from klamm.log.directory_moves.log_dir_move import LogDirMove
 from klamm.log.disk import FileDisk
 from klamm.log.log import Log
 from klamm.log.recovery import LoadedLog, load_log
 from klamm.model.config import TopicConfig
-from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.errors import ConfigError, ErrorCode, KafkaError
 from klamm.model.ids import LeaderEpoch, TopicPartition
 
 from .conftest import append, read_all
-from .test_log_manager import CONFIG, create, failing, one, started, tp, two
+from .test_log_manager import CONFIG, create, failing, manager, one, started, tp, two
 
 __all__ = ["one", "two"]
 T0 = tp("t-0")
@@ -182,6 +185,75 @@ async def test_a_copy_that_cannot_be_opened_leaves_one_partition_not_two(
         again = logs.get(T0)
         assert again is not None
         assert again.log_end_offset == 1
+
+
+async def test_a_crash_between_the_two_renames_leaves_one_log(
+    disk: FileDisk, one: Path, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = [tmp_path / "crashed" / path.name for path in (one, two)]
+
+    async with started(disk, one, two) as logs:
+        log = await create(logs, T0, CONFIG)
+        append(log, "kept")
+        before, source = content(log), Path(log.directory).parent
+        target = next(d for d in logs.directories if Path(d.path) != source)
+        replace = logs.replace
+
+        def copied_before(*args: Any) -> None:
+            for path, copy in zip((one, two), crashed, strict=True):
+                shutil.copytree(path, copy)
+            replace(*args)
+
+        monkeypatch.setattr(logs, "replace", copied_before)
+        assert await logs.dir_moves.move(T0, target)
+    assert all((path / "t-0").exists() for path in crashed)
+
+    async with started(disk, *crashed) as logs:
+        kept = logs.get(T0)
+        assert kept is not None
+        assert (content(kept), Path(kept.directory).parent.name) == (before, Path(target.path).name)
+        append(kept, "and on")
+        former = next(d for d in logs.directories if Path(d.path).name == source.name)
+        assert not Path(former.file("t-0")).exists()
+        logs.dir_moves.request(T0, former)  # the file of the former move does no harm
+        moving = asyncio.create_task(logs.dir_moves.run())
+        async with asyncio.timeout(5):
+            while logs.home_of(T0) is not former or Path(former.file("t-0"), MOVED_HERE).exists():
+                await asyncio.sleep(0.001)
+        moving.cancel()
+    async with started(disk, *crashed) as logs:
+        assert logs.home_of(T0) is not None
+
+
+@pytest.mark.parametrize("moved", [(), (0, 1)], ids=["neither has moved", "both have moved"])
+async def test_without_proof_of_a_move_a_partition_in_two_places_stops_the_start(
+    disk: FileDisk, one: Path, two: Path, moved: tuple[int, ...]
+) -> None:
+    for number, path in enumerate((one, two)):
+        (path / "t-0").mkdir(parents=True)
+        if number in moved:
+            (path / "t-0" / MOVED_HERE).touch()
+    with pytest.raises(ConfigError, match="t-0 exists twice"):
+        await manager(disk, one, two).load(lambda topic: CONFIG)
+    assert (one / "t-0").exists() and (two / "t-0").exists()
+
+
+async def test_a_directory_that_cannot_give_up_what_has_moved_goes_offline(
+    disk: FileDisk, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-0", "t-1"):
+        for path in (one, two):
+            (path / name).mkdir(parents=True)
+        (two / name / MOVED_HERE).touch()
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EROFS, "read-only file system")
+
+    monkeypatch.setattr(disk, "rename", refuse)
+    async with started(disk, one, two) as logs:
+        assert [Path(path) for path in logs.directories.offline()] == [one]
+        assert {logs.home_of(tp(name)).path for name in ("t-0", "t-1")} == {str(two)}
+    assert (one / "t-0").exists()
 
 
 async def test_copies_of_the_previous_run_are_removed(disk: FileDisk, one: Path, two: Path) -> None:

@@ -354,13 +354,6 @@ async def test_a_foreign_directory_stops_the_start(disk: FileDisk, one: Path, na
         await manager(disk, one).load(lambda topic: CONFIG)
 
 
-async def test_one_partition_in_two_directories_stops_the_start(disk: FileDisk, one: Path, two: Path) -> None:
-    for path in (one, two):
-        (path / "t-0").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="t-0 exists twice"):
-        await manager(disk, one, two).load(lambda topic: CONFIG)
-
-
 @pytest.mark.case("LOG-23")
 async def test_an_unreadable_checkpoint_means_recovery_from_the_start(disk: FileDisk, one: Path) -> None:
     async with started(disk, one) as logs:

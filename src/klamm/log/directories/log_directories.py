@@ -6,16 +6,20 @@ import logging
 from collections.abc import Iterator
 
 from klamm.log.directories.checkpoints import MetaProperties
-from klamm.log.directories.log_directory import DirectoryKind, LogDirectory, PartitionDirectory
+from klamm.log.directories.log_directory import MOVED_HERE, DirectoryKind, LogDirectory, PartitionDirectory
 from klamm.model.errors import ConfigError
 from klamm.model.ids import BrokerId, TopicPartition
 from klamm.model.ports import Disk
 
 logger = logging.getLogger(__name__)
 
+Found = dict[LogDirectory, list[tuple[str, PartitionDirectory]]]
+"""Path and meaning of every partition directory."""
+
 
 class LogDirectories:
     def __init__(self, disk: Disk, paths: tuple[str, ...]) -> None:
+        self._disk = disk
         self._all = {path: LogDirectory(disk, path) for path in paths}
 
     def __len__(self) -> int:
@@ -84,25 +88,49 @@ class LogDirectories:
                 f"use that id, or empty directories"
             )
 
-    def survey(self) -> dict[LogDirectory, list[tuple[str, PartitionDirectory]]]:
-        """Find every partition directory, before anything is changed. Raises ConfigError for a partition in two places
-        or a directory that is not a partition directory. A log directory that cannot be listed goes offline."""
-        found: dict[LogDirectory, list[tuple[str, PartitionDirectory]]] = {}
-        home: dict[TopicPartition, str] = {}
+    def survey(self) -> Found:
+        """Find every partition directory. If a move between directories was interrupted, it is completed first. Raises
+        ConfigError for a partition in two places for another reason, or a directory that is not a partition directory.
+        A log directory that cannot be used goes offline."""
+        found: Found = {}
         for directory in self.online():
             try:
                 found[directory] = directory.partitions()
             except OSError as error:
                 self._unusable(directory, error)
-                continue
-            for path, (partition, kind) in found[directory]:
-                if kind is not DirectoryKind.CURRENT:
-                    continue
-                if partition in home:
-                    raise ConfigError(f"log.dirs: {partition} exists twice, {home[partition]} and {path}: remove one")
-                home[partition] = path
+        homes: dict[TopicPartition, list[tuple[LogDirectory, str]]] = {}
+        for directory, partitions in found.items():
+            for path, (partition, kind) in partitions:
+                if kind is DirectoryKind.CURRENT:
+                    homes.setdefault(partition, []).append((directory, path))
+        for partition, places in homes.items():
+            if len(places) > 1:
+                self._complete_move(found, partition, *self._left_behind(partition, places))
         self._check_one_is_online()
         return found
+
+    def _complete_move(self, found: Found, partition: TopicPartition, directory: LogDirectory, path: str) -> None:
+        if directory not in found:
+            return  # it failed at the last one
+        try:
+            trash = directory.discard(path, partition)
+        except OSError as error:
+            self._unusable(directory, error)
+            del found[directory]
+            return
+        logger.warning("%s has moved to another log directory: %s is deleted", partition, path)
+        found[directory].remove((path, PartitionDirectory(partition, DirectoryKind.CURRENT)))
+        found[directory].append((trash, PartitionDirectory(partition, DirectoryKind.DELETE)))
+
+    def _left_behind(
+        self, partition: TopicPartition, places: list[tuple[LogDirectory, str]]
+    ) -> tuple[LogDirectory, str]:
+        """The place that a complete move has left. Raises ConfigError if nothing proves that there was one."""
+        left = [place for place in places if not self._disk.exists(f"{place[1]}/{MOVED_HERE}")]
+        if len(places) != 2 or len(left) != 1:
+            paths = " and ".join(path for _, path in places)
+            raise ConfigError(f"log.dirs: {partition} exists twice, {paths}: remove one")
+        return left[0]
 
     def _unusable(self, directory: LogDirectory, error: OSError) -> None:
         logger.error("log directory %s cannot be used and is offline: %s", directory.path, error)

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import count
 from typing import Final, NamedTuple
 
 from klamm.log.directories.checkpoints import (
@@ -38,6 +39,8 @@ _NAME = re.compile(
     r"(?P<topic>.+?)-(?P<partition>\d+)(\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)(?:-0)?)?"
 )
 _SKIPPED: Final = frozenset({"remote-log-index-cache", "lost+found"})
+MOVED_HERE: Final = "klamm-moved-here"
+"""A file in the directory of a log that has come from another log directory, until the old one is gone for good."""
 NAME_MAX: Final = 255
 TOPIC_NAME_MAX: Final = 249
 
@@ -180,6 +183,14 @@ class LogDirectory:
                 raise ConfigError(f"{path} is not a partition directory: remove it from the log directory")
             found.append((path, parsed))
         return found
+
+    def discard(self, path: str, partition: TopicPartition) -> str:
+        """Rename the directory of a partition for deletion; returns its new path."""
+        free = (self.file(deleted_name(partition, f"{number:032x}")) for number in count())
+        trash = next(name for name in free if not self._disk.exists(name))
+        self._disk.rename(path, trash)
+        self._disk.sync_directory(self.path)
+        return trash
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int = 0) -> None:
         """`name` is that of the checkpoint."""

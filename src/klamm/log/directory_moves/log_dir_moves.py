@@ -3,7 +3,8 @@
 The copy is a log of its own in `<topic>-<partition>.<32 hex>-future`. It is filled from the current log chunk by chunk
 while that log goes on taking appends; a truncation of the current log starts the copy over. When both end at the same
 offset they are exchanged in one step of the loop: the copy gets the plain name, then the old directory is renamed for
-deletion. A crash in between leaves both names, so the next start fails with a clear message; nothing is lost. The
+deletion. A crash in between leaves both names, and a power cut may bring the old one back later. So the copy holds the
+file `klamm-moved-here` until the old directory is gone for good: it tells the next start which of the two counts. The
 next start removes unfinished copies: their moves have to be requested again.
 
 The last request wins: a new target replaces one that still waits, and cancels a move that is under way.
@@ -14,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from klamm.log.directories.log_directory import LogDirectory, future_name
+from klamm.log.directories.log_directory import MOVED_HERE, LogDirectory, future_name
 from klamm.log.directory_moves.log_dir_move import LogDirMove
 from klamm.log.log import Log
 from klamm.log.recovery import load_log
@@ -77,10 +79,21 @@ class LogDirMoves:
                 task.result()
 
     async def _move(self, partition: TopicPartition, target: LogDirectory) -> None:
+        source = self._manager.home_of(partition)
         if await self.move(partition, target):
             if self.on_moved is not None:
                 self.on_moved(partition)
             logger.info("%s moved to %s", partition, target.path)
+            if source is not None and source.failure is None:
+                await self._disk.run(partial(self._settle, source.path, target.file(str(partition))))
+
+    def _settle(self, source: str, path: str) -> None:
+        """The old directory stays away, even after a power cut. If this fails, the file stays, which does no harm."""
+        try:
+            self._disk.sync_directory(source)
+            self._disk.remove(f"{path}/{MOVED_HERE}")
+        except OSError as error:
+            logger.info("%s keeps the file that says that it was moved: %s", path, error)
 
     # --- one move ----------------------------------------------------------------------------------------------------
 
@@ -142,6 +155,9 @@ class LogDirMoves:
         """Put the closed and complete log at `copy` in the place of the current one."""
         current, target = move.current, move.target
         path = target.file(str(current.topic_partition))
+        if self._disk.exists(of_former_move := f"{current.directory}/{MOVED_HERE}"):
+            self._disk.remove(of_former_move)
+        self._disk.write_atomically(f"{copy}/{MOVED_HERE}", b"")
         self._disk.rename(copy, path)
         self._disk.sync_directory(target.path)
         try:
