@@ -428,3 +428,17 @@ def test_the_bounds_of_high_watermark_and_log_start(bench: Workbench) -> None:
     assert log.update_high_watermark(99)
     assert (log.log_start_offset, log.high_watermark) == (3, 4)
     assert read_all(log) == [3]
+
+
+def test_what_follows_the_log_start(bench: Workbench) -> None:
+    log = bench.open()
+    log.append_as_leader(produced(1, 0, 2, transactional=True), EPOCH)
+    append(log, "a", epoch=3)
+    append(log, "b", epoch=5)
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 0
+    log.advance_log_start(1)
+    assert log.epochs.entries == ((0, 1), (3, 2), (5, 3))
+    assert (log.first_unstable_offset, log.last_stable_offset) == (1, 1), "never below the log start"
+    log.advance_log_start(3)
+    assert log.epochs.entries == ((5, 3),)

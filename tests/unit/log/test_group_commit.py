@@ -101,3 +101,24 @@ def test_a_recovery_begins_in_the_first_segment_whose_indexes_may_be_lost() -> N
         assert log.recovery_begins == 1
 
     run_in_virtual_time(main())
+
+
+def test_a_segment_that_was_sealed_during_a_flush_is_synced_by_the_next() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        _, log = await opened(disk, TopicConfig())
+        log.append_as_leader(batch("a"), LeaderEpoch(0))
+        flush = asyncio.create_task(log.flush())
+        await asyncio.sleep(0)
+        log.append_as_leader(batch("b"), LeaderEpoch(0))
+        log.roll()
+        await flush
+        assert (log.recovery_point, log.recovery_begins) == (1, 0)
+        synced: list[tuple[str, str]] = []
+        disk.before = lambda operation, path: synced.append((operation, path))
+        await log.flush()
+        assert log.recovery_point == 2
+        assert ("sync", log.segments.first.log_path) in synced
+        assert ("sync", log.segments.first.time_index.path) in synced
+
+    run_in_virtual_time(main())

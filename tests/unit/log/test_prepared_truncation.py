@@ -1,9 +1,11 @@
-"""A truncation does its long parts first, in turns with others; what it prepared holds only for an unchanged log."""
+"""A truncation does its long parts first, in turns with others; what it prepared holds only for an unchanged log, and
+what a flush writes meanwhile does not bring back what it removed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -180,3 +182,69 @@ async def test_a_flush_that_was_planned_before_does_not_raise_the_recovery_point
     await preparing
     assert log.recovery_point == 1
     assert logs.get(A) is log
+
+
+async def flush_during(
+    log: Log, bench: Workbench, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
+) -> None:
+    """The log changes after the flush is planned and before it is carried out."""
+    run = bench.disk.run
+
+    async def slow(job: Callable[[], None]) -> None:
+        change()
+        await run(job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.disk, "run", slow)
+        await log.flush()
+
+
+async def test_snapshots_of_an_overtaken_flush_are_removed(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later truncation would find in them what was removed, and refuse the records that now follow."""
+    log = bench.open(TopicConfig(segment_bytes=200))
+    for sequence in range(10):
+        log.append_as_leader(produced(1, sequence), LeaderEpoch(0))
+    await flush_during(log, bench, monkeypatch, lambda: log.truncate_to(3))
+    for _ in range(6):
+        append(log, "new")
+    log.truncate_to(8)
+    assert log.append_as_leader(produced(1, 3), LeaderEpoch(0)).first_offset == 8
+
+
+async def test_epochs_of_an_overtaken_flush_are_written_again(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.open()
+    for epoch in range(3):
+        append(log, "v", epoch=epoch)
+    await flush_during(log, bench, monkeypatch, lambda: log.truncate_to(1))
+    assert Path(log.epochs.path).read_text() == "0\n3\n0 0\n1 1\n2 2\n"
+    await log.flush()
+    assert Path(log.epochs.path).read_text() == "0\n1\n0 0\n"
+
+
+async def test_a_log_that_begins_anew_is_truncated_too(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = bench.open()
+    for _ in range(4):
+        append(log, "v")
+    await log.flush()
+    append(log, "v")
+    await flush_during(log, bench, monkeypatch, lambda: log.truncate_fully_and_start_at(3))
+    assert bench.owner.lowered == [3], "on disk before the first file is gone"
+    assert (log.recovery_point, log.log_end_offset) == (3, 3)
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_the_times_of_a_truncated_segment(bench: Workbench, index_interval_bytes: int) -> None:
+    """They are in its index, or in the batches after the last entry."""
+    log = bench.open(TopicConfig(index_interval_bytes=index_interval_bytes))
+    for timestamp in (1000, 2000, 9000):
+        append(log, "v", timestamp=timestamp)
+    log.truncate_to(2)
+    segment = log.segments.active
+    assert segment.max_timestamp == (2000, 1)
+    assert log.offset_for_timestamp(3000, log.log_end_offset) is None
+    log.truncate_to(0)
+    assert (segment.first_timestamp, segment.max_timestamp) == (None, (-1, 0))
+    append(log, "v", timestamp=5000)
+    assert (segment.first_timestamp, segment.max_timestamp) == (5000, (5000, 0))
