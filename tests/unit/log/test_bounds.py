@@ -98,6 +98,18 @@ def test_entries_on_disk_and_in_memory_are_one_index(counting: CountingDisk) -> 
     assert (len(again), again.last_position, again.position_at_or_below(7005)) == (701, 12345, 700 * 4096)
 
 
+def test_an_index_that_is_closed_keeps_what_it_has_not_written(counting: CountingDisk) -> None:
+    index = OffsetIndex(counting, "/d/i", 0)
+    index.create()
+    index.append(10, 4096)
+    index.write_out()
+    index.append(20, 8192)
+    index.close()
+    assert (len(index), index.position_at_or_below(20)) == (2, 8192)
+    index.write_out()
+    assert counting.read("/d/i") == index.entry.pack(10, 4096) + index.entry.pack(20, 8192)
+
+
 def test_a_time_index_on_disk(counting: CountingDisk) -> None:
     written(TimeIndex(counting, "/d/0.timeindex", 0))
     index = TimeIndex(counting, "/d/0.timeindex", 0)
@@ -254,6 +266,19 @@ async def test_only_the_segment_that_is_written_holds_descriptors(bench: Workben
     again = bench.open(recovery_point=31)
     assert read_all(again) == list(range(31))
     assert descriptors_below(bench.directory) == 0
+
+
+def test_deleted_segments_hold_no_descriptors(bench: Workbench) -> None:
+    log = bench.open()
+    for _ in range(3):
+        append(log, "v")
+        log.roll()
+    assert descriptors_below(bench.directory) == 3
+    log.update_high_watermark(1)
+    log.delete_oldest(1)
+    assert descriptors_below(bench.directory) == 2
+    log.truncate_to(1)
+    assert descriptors_below(bench.directory) == 1, "that of the active segment"
 
 
 async def test_a_snapshot_of_many_producers_is_encoded_off_the_loop(

@@ -189,6 +189,22 @@ async def test_a_flush_with_a_defect_takes_its_log_offline(monkeypatch: pytest.M
     assert other.recovery_point == 1
 
 
+async def test_a_log_whose_sync_failed_promises_nothing_more() -> None:
+    """The kernel reports a lost write once: the next sync of the same file would succeed."""
+    disk = new_disk()
+    log = await created(await opened(disk))
+    append(log, "v")
+    fail_at(disk, "sync", ".log")
+    with pytest.raises(KafkaError):
+        await log.flush()
+    disk.before = None
+    before = disk.syncs
+    with pytest.raises(KafkaError):
+        await log.flush()
+    log.close()
+    assert (log.recovery_point, log.recovery_begins, disk.syncs) == (0, 0, before)
+
+
 async def test_a_directory_that_fails_while_its_logs_are_closed_leaves_no_clean_marker() -> None:
     disk, logs = await two_directories()
     fail_at(disk, "sync", "a-0/00000000000000000000.log")
