@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from copy import copy
 from typing import Any
 
 import pytest
 
 from klamm.broker.coordinators.groups import commits
+from klamm.broker.coordinators.groups.events import Purpose, Turn, Write
+from klamm.broker.coordinators.groups.group import Group
+from klamm.broker.coordinators.groups.join import Replacement, replacement_written
+from klamm.broker.coordinators.groups.records import StoredGroup, StoredMember
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 
@@ -115,6 +121,30 @@ async def test_an_assignment_that_is_stored_after_the_coordinator_moved_changes_
     await pass_ms(1)
     assert (await storing).error_code == ErrorCode.NOT_COORDINATOR
     assert (c.group(), c.node.groups.registry.held_bytes, len(c.node.groups.execution.timers)) == (None, 0, 0)
+
+
+@coordinator()
+async def test_the_timers_of_a_group_that_moved_change_nothing(c: GroupNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many groups, some are let go only after their timers end."""
+    await c.stable()
+    group, end = c.known, c.partition().log.log_end_offset
+    monkeypatch.setattr(c.node.groups.loading, "_let_go", lambda partition: asyncio.sleep(10))
+    resign(c)
+    await pass_ms(5_000)
+    assert (len(group.members), group.state.value) == (1, "Stable")
+    assert (c.node.groups.execution.expired_members, c.partition().log.log_end_offset) == (0, end)
+
+
+def test_a_stored_restart_does_not_answer_a_later_join_of_the_member() -> None:
+    stored = StoredGroup(
+        "consumer", 1, "range", "id", 0, (StoredMember("id", "one", "client", "host", 500, 1_000, b"", b"part"),)
+    )
+    group, turn, later = Group.loaded("group", 0, stored), Turn(0), object()
+    member = group.members["id"]
+    member.join = later
+    undo = Replacement(copy(member), "id", "id", object())
+    replacement_written(group, Write(Purpose.REPLACEMENT, stored, 1, undo), NONE, turn)
+    assert (turn.answers, turn.timers, member.join) == ([], {}, later)
 
 
 # --- offsets ---

@@ -514,6 +514,34 @@ async def test_a_member_that_waits_for_an_answer_is_not_silent(c: GroupNode) -> 
     assert not waiting.done() and follower in c.known.members
 
 
+@pytest.mark.parametrize("assigned", [True, False])
+@coordinator()
+async def test_a_member_that_has_waited_for_its_assignment_may_fall_silent_again(c: GroupNode, assigned: bool) -> None:
+    leader, member = (answer.member_id for answer in await c.joined(2, session=[5_000, 100], rebalance=3_000))
+    waiting = start(c.sync(member))
+    await pass_ms(200)
+    assert not waiting.done()
+    if assigned:
+        await c.sync(leader, me=b"all")
+    else:
+        start(c.join(session=5_000, version=3))  # the rebalance fails the sync
+    assert (await waiting).error_code == (NONE if assigned else ErrorCode.REBALANCE_IN_PROGRESS)
+    await pass_ms(50)
+    assert member in c.known.members
+    await pass_ms(100)
+    assert member not in c.known.members
+
+
+@coordinator()
+async def test_a_late_sync_renews_the_session(c: GroupNode) -> None:
+    leader, member = (answer.member_id for answer in await c.joined(2, session=[5_000, 100], rebalance=3_000))
+    await c.sync(leader, me=b"all")
+    await pass_ms(70)
+    assert (await c.sync(member)).error_code == NONE
+    await pass_ms(70)
+    assert member in c.known.members
+
+
 @pytest.mark.case("GRP-33")
 @coordinator()
 async def test_a_pending_member_that_never_returns(c: GroupNode) -> None:
@@ -696,6 +724,20 @@ async def test_a_restart_takes_over_everything(c: GroupNode) -> None:
     member = c.known.members[again.member_id]
     assert (member.client_id, member.client_host) == ("other", "/10.0.0.7")
     assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (9_000, 8_000)
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+@coordinator()
+async def test_a_restarted_member_must_sync_under_its_new_id(c: GroupNode, syncs: bool) -> None:
+    answers = await c.joined(2, instance=["one", "two"], session=10_000, rebalance=500)
+    leader, follower = (answer.member_id for answer in answers)
+    await c.sync(leader, me=b"all")
+    restarted = await c.join(instance=c.known.members[follower].instance_id, session=10_000, rebalance=500)
+    assert c.known.awaited_syncs == {restarted.member_id}
+    if syncs:
+        assert (await c.sync(restarted.member_id)).error_code == NONE
+    await pass_ms(600)
+    assert (restarted.member_id in c.known.members, c.state == "Stable") == (syncs, syncs)
 
 
 @pytest.mark.case("GRP-40")

@@ -8,6 +8,7 @@ import pytest
 
 from klamm.model.control import Sender
 from klamm.model.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from klamm.model.partition import Assignment
 from klamm.zookeeper.znodes import config, topic
 
 from .one_broker import TP, OneBroker, one
@@ -36,3 +37,15 @@ async def test_an_order_waits_for_the_configuration_that_the_topic_was_created_w
     sender = Sender(BrokerId(2), ControllerEpoch(1), BrokerEpoch(-1))
     await one.replicas.leader_and_isr(sender, [make_order(epoch=0)])
     assert one.logs.get(TP).config.min_insync_replicas == 2
+
+
+async def test_a_topic_that_the_server_does_not_know_yet_is_not_taken_for_deleted(
+    one: OneBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transactions would get no markers."""
+
+    async def catch_up(path: str) -> None:
+        one.zk.put(topic.path(TP.topic), topic.encode({0: Assignment((BrokerId(1),))}))
+
+    monkeypatch.setattr(one.zk, "sync", catch_up)
+    assert await one.topics.partitions_left(TP.topic) == 1

@@ -14,6 +14,7 @@ from klamm.broker.topics import NewTopic, TopicAdmin, colliding, validate_name
 from klamm.model.config import TopicConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import BrokerId
+from klamm.model.partition import Assignment
 from klamm.zookeeper.znodes import config, delete_topics, producer_id_block, topic
 
 BROKERS = [PlacementBroker(BrokerId(b)) for b in (1, 2, 3)]
@@ -133,3 +134,14 @@ async def test_producer_ids_in_blocks(zk: Any, monkeypatch: pytest.MonkeyPatch) 
     for _ in range(998):
         await one.take()
     assert await one.take() == 4000
+
+
+@pytest.mark.parametrize(("state", "left"), [("kept", 3), ("being deleted", 0), ("deleted", 0), ("smaller", 1)])
+async def test_the_partitions_that_are_left_of_a_topic(admin: TopicAdmin, zk: Any, state: str, left: int) -> None:
+    """A transaction marker waits for a partition that is left, and only for such a one."""
+    assignments = {number: Assignment((BrokerId(1),)) for number in range(1 if state == "smaller" else 3)}
+    if state != "deleted":
+        zk.put(topic.path("orders"), topic.encode(assignments))
+    if state == "being deleted":
+        zk.put(delete_topics.path("orders"))
+    assert await admin.partitions_left("orders") == left

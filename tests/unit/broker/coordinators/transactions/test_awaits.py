@@ -108,3 +108,16 @@ async def test_markers_of_a_former_coordination_complete_nothing(world: Coordina
     for _ in range(20):
         await asyncio.sleep(0)
     assert world.log.written == []
+
+
+async def test_a_transaction_that_is_complete_is_not_completed_again(world: Coordinating) -> None:
+    await world.told({A: 3})  # no such broker, so the markers wait
+    world.put(replace(TIMED_OUT, state=TransactionState.PREPARE_COMMIT))
+    await world.lead()
+    end, _ = world.markers._open[state_partition("tx").partition]["tx"]
+    _, entry = of_tx(world)
+    entry.current = TIMED_OUT  # complete, and its producer has begun the next transaction
+    world.coordinator._markers_written(end)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (world.log.written, entry.current) == ([], TIMED_OUT)

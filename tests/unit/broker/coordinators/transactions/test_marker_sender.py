@@ -248,6 +248,19 @@ async def test_a_dropped_partition_takes_its_transactions_along(world: Coordinat
     assert [entry.coordinator_epoch for [entry] in world.brokers[1].requests] == [5, 6]
 
 
+async def test_an_answer_to_a_dropped_end_does_not_end_the_present_one(world: Coordinating) -> None:
+    done = Done()
+    world.brokers[1].errors[A] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    world.brokers[1].gate.clear()
+    world.markers.send(end_of("one", 7, A), done)
+    await world.brokers[1].asked.wait()
+    world.markers.drop(0)
+    world.markers.send(end_of("one", 7, A, epoch=6), done)
+    world.brokers[1].gate.set()
+    await world.settled(lambda: done.ends or world.markers.fenced)
+    assert (done.ends, world.markers.fenced) == (["one"], 0)
+
+
 async def test_an_idle_channel_ends_and_comes_back(world: Coordinating, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marker_channel, "IDLE_S", 0.01)
     done = Done()
