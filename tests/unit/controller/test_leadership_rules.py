@@ -8,6 +8,7 @@ import pytest
 
 from klamm.controller.context.controller_context import ControllerContext, PartitionIndex
 from klamm.controller.decisions import leadership
+from klamm.controller.decisions.recovered_brokers import recovered_rule
 from klamm.controller.decisions.shared_rule import decide
 from klamm.controller.decisions.steps import KeepState, Refuse, Rule, WriteState
 from klamm.model.ids import BrokerId, ControllerEpoch, LeaderEpoch
@@ -142,3 +143,24 @@ def test_a_leader_that_stays_is_fenced(leader: int, isr: tuple[int, ...], expect
 def test_the_last_replica_in_sync_is_not_dropped(isr: tuple[int, ...], expected: str) -> None:
     found = outcome(unless_three_is_the_last, isr[0], isr)
     assert (found if isinstance(found, str) else "written") == expected
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "recovered", "live", "expected"),
+    [
+        (1, (3, 2, 1), (1,), LIVE, (2, (3, 2), (1, 2, 3))),  # in the order of the replicas
+        (2, (1, 2, 3), (3,), LIVE, (2, (1, 2), (1, 2, 3))),  # the leader stays
+        (2, (3, 2, 1), (1,), (1, 2), (2, (3, 2), (1, 2))),  # a member that is away stays in sync, and is told nothing
+        (1, (1, 2), (1,), (1, 3), (1, (1, 2), (1, 3))),
+        (2, (1, 2), (1,), (1, 3), "keep"),  # the leader is away, and has lost nothing
+        (1, (1, 2), (3,), LIVE, "keep"),
+    ],
+)
+def test_recovered_brokers(
+    leader: int, isr: tuple[int, ...], recovered: tuple[int, ...], live: tuple[int, ...], expected: Outcome
+) -> None:
+    def make(context: ControllerContext, partition: PartitionIndex) -> Rule:
+        return recovered_rule(context, {partition: ids(*recovered)})
+
+    assert outcome(make, leader, isr, live) == expected
+    assert outcome(make, leader, isr, live, written_under=EPOCH + 1) == "refuse"

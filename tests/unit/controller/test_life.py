@@ -415,3 +415,11 @@ async def test_a_state_of_a_newer_controller_is_not_touched() -> None:
         assert scenario.state("t", 0) == (1, 3, [1, 2], 1)
         (failed, *_) = scenario.sink.decisions("election-failed")
         assert "controller epoch 6" in failed.detail
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 5.0])
+async def test_a_controller_that_does_not_hear_zookeeper_stops_without_a_write(silent_s: float) -> None:
+    """In the last third of its session another one may lead, and a server that is away holds the stop up."""
+    async with Scenario().running(1) as scenario:
+        scenario.zk.silent_s = silent_s
+    assert ("/controller" in scenario.zk.tree.nodes) == bool(silent_s)

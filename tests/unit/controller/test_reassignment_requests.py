@@ -71,6 +71,14 @@ def test_which_requests_are_refused(
     assert (found.code if isinstance(found, KafkaError) else None) is error
 
 
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [((), "is empty"), ((4, 4), "twice"), ((-1, 1), "negative broker id"), ((1, 4), "[4] are not")],
+)
+def test_a_refusal_says_what_is_wrong(target: tuple[int, ...], reason: str) -> None:
+    assert reason in str(wanted(context(1, 2), T0, ids(*target)))
+
+
 def test_which_marked_topics_are_queued() -> None:
     view = context(1)
     view.add_partitions("leaving", {0: Assignment(ids(1))})
