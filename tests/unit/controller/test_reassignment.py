@@ -557,3 +557,18 @@ async def test_a_call_overrides_the_znode() -> None:
         assert await alter(scenario, [2, 4]) is None
         assert ZNODE not in scenario.zk.tree.nodes
         assert assigned(scenario) == ([2, 4, 1], [4], [1])
+
+
+async def test_the_only_live_replica_is_not_dropped_while_no_target_can_lead() -> None:
+    """The targets died, and the leader's last write of the ISR still names them."""
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        scenario.stop_broker(2)
+        await scenario.after(lambda: scenario.stop_broker(3))
+        epoch = scenario.state("t", 0)[1]
+        talk = await scenario.after(lambda: scenario.put_state("t", 0, 1, epoch, [1, 2, 3], 5))
+        assert not any("StopReplica" in line for line in talk)
+        assert assigned(scenario) == ([2, 3, 1], [3], [1])
+        leader, _, isr, _ = scenario.state("t", 0)
+        assert (leader, 1 in isr) == (1, True)
