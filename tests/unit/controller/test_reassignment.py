@@ -572,3 +572,27 @@ async def test_the_only_live_replica_is_not_dropped_while_no_target_can_lead() -
         assert assigned(scenario) == ([2, 3, 1], [3], [1])
         leader, _, isr, _ = scenario.state("t", 0)
         assert (leader, 1 in isr) == (1, True)
+
+
+async def test_a_replica_that_could_not_be_removed_from_the_isr_stays_in_the_topic_znode() -> None:
+    """The topic znode is the only copy of where it is."""
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [2, 3])
+        late_write(scenario, 2, lambda: scenario.put_state("t", 0, 2, 9, [1, 2, 3], 6))
+        scenario.put_state("t", 0, 1, 8, [1, 2, 3], 5)
+        await scenario.settle()
+        assert scenario.state("t", 0)[:3] == (2, 9, [1, 2, 3])
+        assert assigned(scenario) == ([2, 3, 1], [3], [1])
+
+
+async def test_a_reassignment_that_removes_nothing_needs_no_leader_to_complete() -> None:
+    async with Scenario().running(1, 2, 3) as scenario:
+        await prepared(scenario)
+        await alter(scenario, [1, 2, 3])
+        for broker in (1, 2, 3):
+            scenario.stop_broker(broker)
+            await scenario.settle()
+        epoch = scenario.state("t", 0)[1]
+        await scenario.after(lambda: scenario.put_state("t", 0, -1, epoch, [1, 2, 3], 5))
+        assert assigned(scenario) == ([1, 2, 3], [], [])
