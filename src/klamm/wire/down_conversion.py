@@ -71,7 +71,10 @@ def _inner_set(records: list[Record], magic: int, attributes: int) -> bytes:
 
 
 def _message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
-    time = _I64.pack(timestamp) if magic else b""
+    try:
+        time = _I64.pack(timestamp) if magic else b""
+    except struct.error:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"no message can have the timestamp {timestamp}") from None
     body = b"".join((bytes((magic, attributes)), time, *_nullable(key), *_nullable(value)))
     return _HEAD.pack(offset, _CRC_BYTES + len(body), zlib.crc32(body)) + body
 

@@ -97,7 +97,7 @@ def test_an_error_ends_it(waiting: Waiting, enough: int, what: str) -> None:
 
 
 def test_what_was_counted_and_is_gone_ends_it(waiting: Waiting) -> None:
-    """Else the wait would go on with bytes that nobody can read any more."""
+    """Else the wait would count bytes that the consumer cannot read any more."""
     wait = waiting.begin(100)
     waiting.logs[A].fill(0, 0)
     assert not wait.is_over(A)

@@ -123,7 +123,7 @@ async def test_a_log_that_moved_to_another_directory_is_the_one_that_is_used(rep
 
 
 @pytest.mark.parametrize("why", ["the leader is dead", "this broker shuts down", "the replica is gone"])
-async def test_a_moved_log_follows_nobody(replicas: Replicas, why: str) -> None:
+async def test_a_moved_log_is_not_fetched_for(replicas: Replicas, why: str) -> None:
     await replicas.told(leader=2)
     if why == "the leader is dead":
         alive = [Broker(BrokerId(number), ()) for number in (1, 3)]

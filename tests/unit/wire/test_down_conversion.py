@@ -116,6 +116,17 @@ def test_zstd_is_refused_where_the_consumer_reaches_it() -> None:
     assert refused.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
+def test_a_timestamp_beyond_64_bits() -> None:
+    """A base and a delta that fit can have a sum that does not."""
+    records = [Record(None, b"a", (1 << 63) - 1, offset=0), Record(None, b"b", 1 << 63, offset=1)]
+    data = build_batch(records, log_append_time=5)  # the attribute goes: then the records' own times count
+    stored = bytearray(data)
+    stored[22] &= ~0x08
+    with pytest.raises(KafkaError) as refused:
+        converted(bytes(stored), 1)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
 def test_what_a_batch_decompresses_to_is_limited() -> None:
     bomb = build_batch([Record(None, bytes(100_000))], codec=Codec.GZIP)
     with pytest.raises(KafkaError) as refused:

@@ -17,7 +17,7 @@ from klamm.broker.fetch_sessions import FetchContext
 from klamm.broker.handlers.freeing import freed
 from klamm.broker.handlers.metered import Metered
 from klamm.broker.handlers.services import Services
-from klamm.broker.handlers.slices import in_slices
+from klamm.broker.handlers.slices import each, in_slices
 from klamm.broker.reads import FetchQuery
 from klamm.log.validation import DECOMPRESSION_FACTOR
 from klamm.model.errors import ErrorCode, KafkaError
@@ -75,7 +75,7 @@ async def handle(services: Services, context: RequestContext, version: int, body
     results = await services.reads.fetch(query, entries, context.connection, session.resting)
     if version < FIRST_WITH_BATCHES:
         offsets = {entry.partition: entry.fetch_offset for entry in entries}
-        results = [await _in_old_format(services, version, offsets[one.partition], one) for one in results]
+        results = [await _in_old_format(services, version, offsets[one.partition], one) async for one in each(results)]
     size = None if query.from_follower else sum(len(result.records) for result in results)
     results += refused
 
